@@ -59,7 +59,7 @@ class ReplayDeadLetters(BasicBolt):
     --------
     ::
 
-        builder.setSpout("letters", FilePartitionedSpout("repaired", "json", schema=DEAD_LETTER_FIELDS))
+        builder.setSpout("letters", FilePartitionedSpout("repaired", "json", "row string"))
         builder.setBolt("again", ReplayDeadLetters("account string, cents long")).shuffleGrouping("letters")
         builder.setBolt("balances", Balances(), parallelism=2).fieldsGrouping("again", "account")
     """
@@ -87,16 +87,18 @@ class ReplayDeadLetters(BasicBolt):
         self._rows = JsonRows(schema)
         wanted = {"bolt": bolt, "source": source, "stream": stream}
         self._wanted = {name: value for name, value in wanted.items() if value is not None}
+        self.needs = ["row", *self._wanted, *(["number"] if quarantined else [])]
+        """The fields of a letter that it reads."""
 
     def executeBatch(self, batch: pa.RecordBatch, collector: Collector) -> None:
         """Emit the rows of a batch of dead letters."""
         for name, value in self._wanted.items():
-            batch = batch.filter(pc.equal(batch.column(batch.schema.get_field_index(name)), value))
+            batch = batch.filter(pc.equal(batch.column(name), value))
         # A letter of a timer has no row.
-        batch = batch.filter(pc.is_valid(batch.column(batch.schema.get_field_index("row"))))
+        batch = batch.filter(pc.is_valid(batch.column("row")))
         if self._forget:  # without a number, the bolt would take a row for a live one
             batch = batch.filter(pc.is_valid(batch.column("number")))
-        texts = batch.column(batch.schema.get_field_index("row")).to_pylist()
+        texts = batch.column("row").to_pylist()
         if not texts:
             return
         rows = self._rows.decode([text.encode() for text in texts])

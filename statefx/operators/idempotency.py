@@ -62,6 +62,12 @@ class IdempotencyKeys:
         """Give a tuple of an earlier transaction, which is tried again, the key that it had there."""
         self._made[id(tup)] = tup, key
 
+    def hand_on(self, before: Any, tup: Any) -> None:
+        """Give `tup`, which was made of the row of `before` once more, the key of that one, if it has one already."""
+        made = self._made.get(id(before))
+        if made is not None:
+            self._made[id(tup)] = tup, made[1]
+
 
 def _digest(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=16).digest()

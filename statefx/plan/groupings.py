@@ -120,7 +120,8 @@ class Direct(Router):
         self._edge = edge
         self._chosen: list[int] = []
 
-    def choose(self, task: int | None) -> None:
+    def check(self, task: int | None) -> int:
+        """Return the task; BoltError if it is not one of the reader's."""
         edge = self._edge
         if task is None:
             raise self._unnamed()
@@ -129,7 +130,11 @@ class Direct(Router):
                 f"bolt {edge.source!r} emitted to task {task} of {edge.target!r}, which has tasks 0..{self.shares - 1}",
                 component=edge.source,
             )
-        self._chosen.append(task)
+        return task
+
+    def choose(self, task: int | None) -> None:
+        """Name the task of the next row."""
+        self._chosen.append(self.check(task))
 
     @property
     def chosen(self) -> int:

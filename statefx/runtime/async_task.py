@@ -163,7 +163,7 @@ class AsyncBoltTask(BoltTask):
             tup = self._class_of(edge, batch)([column[0] for column in columns])
             if waiting.key is not None:
                 self._keys.adopt(tup, waiting.key)
-            fed = Fed(edge, batch, iter([tup]), 1, waiting=waiting)
+            fed = Fed(edge, batch, iter([tup]), 1, waiting=waiting, anew=self._anew(edge, batch))
             if self._by_key:
                 fed.keys = [group_of(place)]
             self._sliced()
@@ -231,7 +231,7 @@ class AsyncBoltTask(BoltTask):
         if self.attempt.trees is not None:
             roots = list(islice(self._received(roots), batch.num_rows))
         self._try_again()
-        fed = Fed(edge, batch, tuples, batch.num_rows, roots)
+        fed = Fed(edge, batch, tuples, batch.num_rows, roots, anew=self._anew(edge, batch))
         slices = self._sliced()
         if self._by_key:
             keys = keys_of(edge, batch, columns)
@@ -244,6 +244,19 @@ class AsyncBoltTask(BoltTask):
         assert self._calls is not None
         self._calls.feed(fed)
         return self.resume()
+
+    def _anew(self, edge: Edge, batch: pa.RecordBatch) -> Callable[[int, Any], Any] | None:
+        """Return what makes a tuple of a row once more: a call may have changed the lists in the one that it had."""
+        if not any(pa.types.is_nested(kind) for kind in batch.schema.types):
+            return None
+
+        def make(at: int, before: Any) -> Any:
+            columns = values_of(batch.slice(at, 1), name_shown(edge.source), edge)
+            tup = self._class_of(edge, batch)([column[0] for column in columns])
+            self._keys.hand_on(before, tup)
+            return tup
+
+        return make
 
     def _groups(self, edge: Edge, batch: pa.RecordBatch) -> list[bytes]:
         """Return the key of each row, as tuples that wait are kept with it: 0.0 and -0.0 are one, as in state."""

@@ -69,7 +69,7 @@ class Batch(Call):
         if len(of) == 1:
             of[0].emit(values, stream, task, **fields)
             return
-        row = self._out.checked(values, stream, fields)
+        row = self._out.checked(values, stream, fields, task)
         if self._checks_rows:  # later it would be put down to one of them
             self._out.check_fit(row, stream)
         self._keep_for(of, lambda collector: collector.emit(row, stream=stream, task=task))
@@ -233,7 +233,7 @@ class BatchCalls(Calls):
         for each in calls:
             each.done = True
             if error is not None:
-                each.error = error
+                each.error, each.is_late = error, call.is_late
         if not self._ordered:
             self._queue += calls
         self._in_flight -= len(calls)

@@ -80,6 +80,8 @@ class Fed:
     """What the loop's thread is to do before the first of them."""
     waiting: Waiting | None = None
     """Of one tuple that has waited in state: what is known of it."""
+    anew: Callable[[int, Any], Any] | None = None
+    """Makes a tuple once more, by its place, for another call; None if nothing of it can be changed."""
 
 
 class _Note(str):
@@ -95,7 +97,8 @@ class Call(Collector):
     are, and for all else what emits it when it is called with the task's collector. `error` is what it has raised.
     `counted` are what is called to count, once the call is kept. `successor` is the call that is made after it for the
     tuple, which has its place; `tries` are the calls before it, and `waited_secs` the waits between those of this
-    attempt. `waits`: the next one is of a later transaction. `note` is what is to be said with its error.
+    attempt. `waits`: the next one is of a later transaction. `note` is what is to be said with its error. `is_late`: it
+    has taken longer than a call may. `has_lost`: it has failed its own tuple, which belongs to no tree.
     """
 
     # Of the class as long as a call has none of its own: most calls never do, and to set one costs as much as an emit.
@@ -106,7 +109,7 @@ class Call(Collector):
     coroutine: Any = None
     roots: Roots = None
     key: Any = _NO_KEY
-    done = waits = False
+    done = waits = is_late = has_lost = False
     successor: Call | None = None
     tries = epoch = 0
     waited_secs = due_ms = 0.0
@@ -150,7 +153,7 @@ class Call(Collector):
         out = self._out
         if anchors is not NO_ANCHORS:
             out.check_anchors(anchors)
-        row = out.checked(values, stream, fields)
+        row = out.checked(values, stream, fields, task)
         if self._width == CHECKED:
             out.check_fit(row, stream)
         self.keep(lambda collector: collector.emit(row, stream=stream, task=task))
@@ -170,6 +173,8 @@ class Call(Collector):
         self._out.check_tuple("fail", tup)
         if self.roots is None:
             raise self._out.failed(tup, reason)
+        if not self.roots and tup is self.tup:
+            self.has_lost = True
         self.keep(lambda collector: collector.fail(tup, reason))
 
     def resetTimeout(self, tup: Any) -> None:
@@ -191,7 +196,8 @@ class Call(Collector):
 
         It is another object: code of this one may still run, and emit.
         """
-        call = self.successor = Call(self._out, self._width, self.tup, self.fed, self.at)
+        tup = self.tup if self.fed.anew is None else self.fed.anew(self.at, self.tup)
+        call = self.successor = Call(self._out, self._width, tup, self.fed, self.at)
         call.roots, call.key, call.tries = self.roots, self.key, self.tries + 1
         call.why, call.waited_secs = self.why, self.waited_secs
         return call
@@ -620,6 +626,7 @@ class Calls:
         for worker in late:
             call = worker.call
             assert call is not None
+            call.is_late = True
             call.error = TimeoutError(f"the call took longer than {secs:g} s{_place(call.coroutine)}")
             self._release(worker)
             self._end(call)

@@ -153,11 +153,13 @@ class TaskCollector(Collector):
         else:
             gathering.take(values)
 
-    def checked(self, values: Any, stream: str, fields: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return what is emitted as a row of the stream that can be emitted later."""
-        if type(values) is tuple and len(values) == self._plain_width and stream is DEFAULT_STREAM and not fields:
+    def checked(self, values: Any, stream: str, fields: Mapping[str, Any], task: int | None = None) -> tuple[Any, ...]:
+        """Return what is emitted as a row of the stream that can be emitted later, to that task."""
+        is_plain = type(values) is tuple and len(values) == self._plain_width and stream is DEFAULT_STREAM
+        if is_plain and task is None and not fields:
             return values  # as in `emit`
         gathering = self._gathering(stream, values)
+        gathering.check_task(task)
         if type(values) is not tuple or fields:
             values = self.row(values, stream, fields)
         return gathering.checked(values)

@@ -159,15 +159,24 @@ class Gathering:
         """Rows that came, if there are readers."""
         return len(self._rows) + self._gone
 
+    def check_task(self, task: int | None) -> None:
+        """Raise SchemaError or BoltError if no row can be taken for that task."""
+        self._refuse_unread(task)
+        for route in self.direct:
+            route.check(task)
+
     def choose(self, task: int | None) -> None:
+        self._refuse_unread(task)
+        for route in self.direct:
+            route.choose(task)
+
+    def _refuse_unread(self, task: int | None) -> None:
         if task is not None and self.outlets and not self.direct:
             readers = ", ".join(f"{outlet.edge.target!r} by {outlet.edge.grouping}" for outlet in self.outlets)
             raise SchemaError(
                 f"task={task!r} would change nothing: nobody reads the stream by directGrouping (it is read by "
                 f"{readers}). Leave it out, or use directGrouping"
             )
-        for route in self.direct:
-            route.choose(task)
 
     def checked(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return a row to be taken later: its width is right, and its nested values are copies."""

@@ -270,7 +270,7 @@ class Retries:
         """Return what counts of a call that has ended; None: another call is made for the tuple, or it waits."""
         error, waiting = call.error, call.fed.waiting
         before = 0 if waiting is None else waiting.tries
-        fails = error is not None and call.fed.edge is not None and self._policy.covers(error)
+        fails = error is not None and call.fed.edge is not None and (call.is_late or self._policy.covers(error))
         why = cause_of(error)[:_WHY_MAX] if fails and error is not None else ""
         is_changed = self._breaker.ended(call.epoch, self._clock(), why)
         following: Call | None = call

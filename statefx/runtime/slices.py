@@ -2,7 +2,8 @@
 
 While calls are in flight, one journal is attached to the state. It is empty before and after every step:
 
-- A step that ends its call keeps what it has changed, or takes it back if it has raised or returned something.
+- A step that ends its call keeps what it has changed, or takes it back if it has raised or returned something, or has
+  failed a tuple that belongs to no tree.
 - A step that has changed something and awaits is refused, and its change taken back: another call's change of the same
   entry could come between, and neither could be undone without the other.
 - Entries in the journal before a step were made by code that is in no call: that fails the attempt.
@@ -27,9 +28,10 @@ LEAVE_SECS = 1.0
 
 
 class Ended(Protocol):
-    """A call, which may have ended before its code has: it took too long."""
+    """A call, which may have ended before its code has: it took too long. `has_lost`: it has failed its loose tuple."""
 
     done: bool
+    has_lost: bool
 
 
 class Slices:
@@ -85,7 +87,8 @@ class Slices:
                 awaited = advance()
             except StopIteration as end:
                 if journal:
-                    if call.done or end.value is not None:  # a call that returns something has failed
+                    # A call that returns something has failed; and of a tuple that belongs to no tree nothing is kept.
+                    if call.done or call.has_lost or end.value is not None:
                         self._undo()
                     journal.clear()
                 raise

@@ -488,9 +488,18 @@ def check_bad_rows(components: Mapping[str, Component], edges: Sequence[Edge]) -
 
 
 def _check_quarantines(components: Mapping[str, Component], edges: Sequence[Edge]) -> None:
-    """Refuse keys in quarantine where rows have no key, and letters that are replayed without their numbers."""
+    """Refuse keys in quarantine where rows have no key, letters without fields, or replayed without their numbers."""
     for edge in edges:
         target = components[edge.target]
+        if isinstance(target.operator, ReplayDeadLetters):
+            names = components[edge.source].outputs[edge.stream].names
+            if missing := [name for name in target.operator.needs if name not in names]:
+                raise TopologyError(
+                    f"bolt {target.id!r}, a ReplayDeadLetters, needs the field {missing[0]!r} of dead letters, and "
+                    f"{edge.source!r} has {', '.join(names)}: name it in the schema of what reads the letters",
+                    component=target.id,
+                    field=missing[0],
+                )
         holds = target.on_error is OnError.QUARANTINE_KEY
         operator = components[edge.source].operator
         if isinstance(operator, ReplayDeadLetters) and operator.quarantined is not holds:

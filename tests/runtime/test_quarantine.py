@@ -327,10 +327,10 @@ def test_the_command_shows_what_waits(tmp_path, capsys):
 # ---- mistakes
 
 
-def _wired(wire, mode="quarantineKey", bolt=None, replay=None):
+def _wired(wire, mode="quarantineKey", bolt=None, replay=None, letters="row string, number long"):
     builder = TopologyBuilder("orders")
     builder.setStream("live", rows(FIELDS))
-    builder.setStream("letters", rows("row string, number long"))
+    builder.setStream("letters", rows(letters))
     builder.setBolt("again", replay or Ignores()).globalGrouping("letters")
     wire(builder.setBolt("orders", bolt or Orders(), 2, onError=mode))
     builder.setBolt("read-live", Ignores()).shuffleGrouping("live")
@@ -357,6 +357,24 @@ MISTAKES = {
         ),
         'only a bolt with onError="quarantineKey" can read it: leave that out',
     ),
+    **{
+        f"with letters that lack {name}": (
+            lambda fields=fields, options=options: _wired(
+                lambda orders: orders.fieldsGrouping("again", "key"),
+                mode="quarantineKey" if "quarantined" in options else "skip",
+                replay=ReplayDeadLetters(FIELDS, **options),
+                letters=fields,
+            ),
+            f"needs the field '{name}' of dead letters",
+        )
+        for name, fields, options in [
+            ("row", "value string", {}),
+            ("bolt", "row string, txid long", {"bolt": "orders"}),
+            ("source", "row string, bolt string", {"bolt": "orders", "source": "live"}),
+            ("stream", "row string", {"stream": "default"}),
+            ("number", "row string", {"quarantined": True}),
+        ]
+    },
     "with rows to forget that do not wait": (
         lambda: ReplayDeadLetters(FIELDS, forget=True),
         "only rows that wait in quarantine can be forgotten",

@@ -284,7 +284,8 @@ def test_without_on_error_the_query_ends_after_the_retries():
     assert SERVICE.count() == {0: 4}
 
 
-def test_a_call_that_takes_too_long_is_a_try():
+@pytest.mark.parametrize("errors", [(Exception,), (ConnectionError,)], ids=["any", "others"])
+def test_a_call_that_takes_too_long_is_a_try(errors):
     class Hangs(Asks):
         async def execute(self, tup, collector):
             SERVICE.calls[tup.n] += 1
@@ -292,9 +293,64 @@ def test_a_call_that_takes_too_long_is_a_try():
                 await asyncio.Event().wait()
             collector.emit((tup.n, tup.key))
 
-    with started(Hangs(timeout="20 milliseconds", retryDelay="1 millisecond")) as tester:
+    with started(Hangs(timeout="20 milliseconds", retryDelay="1 millisecond", retryOn=errors)) as tester:
         assert emitted(tester.send({"in": numbered(3)})) == [0, 1, 2]
     assert set(SERVICE.count().values()) == {3}
+
+
+class Emptying:
+    """Takes what is in a list out of the tuple."""
+
+    outputFields = "n long, tags string"
+    retries = 3
+
+    def __init__(self, **settings):
+        vars(self).update(settings)
+
+    def open(self, context):
+        self.context = context
+
+    def take(self, tup):
+        key, tags = self.context.idempotencyKey(tup), ",".join(tup.tags)
+        tup.tags.clear()
+        SERVICE.keys.setdefault(tup.n, set()).add(key)
+        SERVICE.calls[tup.n] += 1
+        return tup.n, tags
+
+
+class Empties(Emptying, AsyncBolt):
+    async def execute(self, tup, collector):
+        row = self.take(tup)
+        if SERVICE.calls[tup.n] < 3:
+            raise ConnectionError("away")
+        collector.emit(row)
+
+
+class EmptiesBatches(Emptying, AsyncBolt):
+    async def executeBatch(self, batch, collector):
+        found = [self.take(tup) for tup in batch]
+        if len(batch) > 1:
+            raise ValueError("one of them is bad")
+        collector.emit(found[0])
+
+
+@pytest.mark.parametrize(
+    "bolt", [Empties(retryDelay="1 millisecond"), Empties(retryDelay="10 seconds"), EmptiesBatches(retries=0)]
+)
+def test_each_call_is_given_the_row_as_it_came(bolt):
+    """Also in the same attempt, and in the halves of a batch; it keeps its idempotency key."""
+    builder = TopologyBuilder("retries")
+    builder.setStream("in", rows("n long, tags array<string>"))
+    builder.setBolt("bolt", bolt, onError="skip").fieldsGrouping("in", "n")
+    with TopologyTester(builder.createTopology(), now=NOON) as tester:
+        found = tester.send({"in": [(1, ["a", "b"]), (2, ["c"]), (3, ["a", "b"])]}).emitted("bolt")
+        for _ in range(2):
+            tester.advance(60)
+            sent = tester.send({})
+            found += [] if sent is None else sent.emitted("bolt")
+    assert sorted(found) == [(1, "a,b"), (2, "c"), (3, "a,b")]
+    assert [len(keys) for keys in SERVICE.keys.values()] == [1, 1, 1]
+    assert min(SERVICE.calls.values()) > 1
 
 
 class Wrong(Asks):

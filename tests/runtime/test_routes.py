@@ -1,5 +1,6 @@
 """Which rows come to which task: every grouping, every shape of a topology, in several orders of arrival."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,7 +11,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from statefx import BasicBolt, BatchBolt, Spout, Stateful, Topology, TopologyBuilder
+from statefx import (
+    AsyncBolt,
+    BasicBolt,
+    BatchBolt,
+    Spout,
+    Stateful,
+    StatefulAsyncBolt,
+    StatefulBolt,
+    Topology,
+    TopologyBuilder,
+)
 from statefx.errors import BoltError, ConfigError
 from statefx.plan.hashing import row_hasher
 from statefx.plan.levels import compile_plan
@@ -316,6 +327,54 @@ def test_a_direct_row_needs_a_task_that_there_is(driver, task, says):
 
     with pytest.raises(BoltError, match=f"hook execute, .*{says}"):
         driver.start(built(declare)).send({"numbers": ROWS})
+
+
+class Guesses:
+    """Names a task that there is not, for one of its rows."""
+
+    outputFields = Misdirected.outputFields
+
+    def emit(self, tup, collector):
+        if isinstance(self, Stateful):
+            self.state.put(tup.n, True)
+        collector.emit((tup.key, tup.n), task=7 if tup.n == 2 else tup.n % 3)
+
+
+class GuessesTuples(Guesses, StatefulBolt):
+    def initState(self, state):
+        self.state = state
+
+    def execute(self, tup, collector):
+        self.emit(tup, collector)
+
+
+class GuessesCalls(Guesses, AsyncBolt):
+    async def execute(self, tup, collector):
+        await asyncio.sleep(0)
+        self.emit(tup, collector)
+
+
+class GuessesCallsWithState(Guesses, StatefulAsyncBolt):
+    initState, execute = GuessesTuples.initState, GuessesCalls.execute
+
+
+class GuessesBatches(Guesses, AsyncBolt):
+    async def executeBatch(self, batch, collector):
+        for tup in batch:
+            self.emit(tup, collector)
+
+
+@pytest.mark.parametrize("bolt", [GuessesTuples, GuessesCalls, GuessesCallsWithState, GuessesBatches])
+def test_a_row_for_a_task_that_there_is_not_is_set_aside(driver, bolt):
+    def declare(b: TopologyBuilder) -> None:
+        b.setBolt("first", bolt(), onError="skip").fieldsGrouping("numbers", "key")
+        b.setBolt("seen", Seen(), 3).directGrouping("first")
+
+    tester = driver.start(built(declare))
+    assert tester.send({"numbers": ROWS[:5]}).progress.set_aside["first"].rows == 1
+    assert sorted(n for share in shares(tester).values() for _, n in share) == [0, 1, 3, 4]
+    if issubclass(bolt, Stateful):
+        assert sorted(tester.state("first")) == [0, 1, 3, 4]
 
 
 class Stubborn(BasicBolt):

@@ -1,14 +1,26 @@
 """Tuples that belong to no tree: their failure loses them alone; every mix is compared with a plain recount."""
 
+import asyncio
 from collections import Counter
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import statefx
-from statefx import BasicBolt, BatchBolt, Bolt, Spout, Stateful, StatefulBolt, TopologyBuilder, WindowedBolt, isTick
+from statefx import (
+    BasicBolt,
+    BatchBolt,
+    Bolt,
+    Spout,
+    Stateful,
+    StatefulAsyncBolt,
+    StatefulBolt,
+    TopologyBuilder,
+    WindowedBolt,
+    isTick,
+)
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import AttemptsExhaustedError, BoltError, FailedException
 from statefx.testing import TopologyTester
@@ -72,6 +84,14 @@ class Basic(Does, StatefulBolt):
             collector.fail(tup, "failed")
 
 
+class Async(Does, StatefulAsyncBolt):
+    async def execute(self, tup, collector):
+        await asyncio.sleep(0)
+        self.take(tup, collector)
+        if tup[self.field] == FAIL:
+            collector.fail(tup, "failed")
+
+
 class Batches(Does, StatefulBolt):
     def executeBatch(self, batch, collector):
         for row in batch.to_pylist():
@@ -95,7 +115,7 @@ def topology(spout, first, second, tasks=1, mode="skip"):
     builder.setSpout("messages", spout)
     source = "messages"
     for field, bolt in (("first", first), ("second", second)):
-        on_error = mode if issubclass(bolt, BasicBolt) else "fail"
+        on_error = "fail" if issubclass(bolt, Bolt) and not issubclass(bolt, BasicBolt) else mode
         builder.setBolt(field, bolt(field), tasks, onError=on_error).fieldsGrouping(source, "number")
         source = field
     builder.setBolt("count", Tally("number")).fieldsGrouping(source, "number")
@@ -120,6 +140,7 @@ def recount(messages, first, second, acker):
             if not goes_on:
                 break
             is_undone = act == ERROR or (act in (RAISE, FAIL) and (is_loose or bolt is Batches))
+            is_undone = is_undone or (bolt is Async and act == RAISE)  # nothing of a call that raises is kept
             counts[name][number] += not is_undone
             goes_on = not is_undone
             if act == ERROR or (act != PASS and is_loose):
@@ -136,15 +157,14 @@ def recount(messages, first, second, acker):
 def acts(bolt, mode):
     """What a bolt may do: those that take batches have no tuple to fail, and by hand none may skip errors."""
     error = [ERROR] if mode == "skip" else []
-    return {Basic: [PASS, RAISE, FAIL, *error], Batches: [PASS, RAISE, *error]}.get(bolt, [PASS, RAISE, FAIL])
+    if bolt is Batches:
+        return [PASS, RAISE, *error]
+    return [PASS, RAISE, FAIL, *(error if bolt in (Basic, Async) else [])]
 
 
 @st.composite
 def mixes(draw):
-    first, second = (
-        draw(st.sampled_from([Basic, Batches, Anchored, Unanchored])),
-        draw(st.sampled_from([Basic, Batches, Anchored, Unanchored])),
-    )
+    first, second = (draw(st.sampled_from([Basic, Async, Batches, Anchored, Unanchored])) for _ in range(2))
     acker, mode = draw(st.booleans()), draw(st.sampled_from(["skip", "fail"]))
     # What comes of many messages of which some have ids fails the transaction, as it did: no row of it may fail.
     ids = st.booleans() if first is not Batches or draw(st.booleans()) else st.just(False)
@@ -159,6 +179,7 @@ def mixes(draw):
 @pytest.mark.slow
 @settings(max_examples=30)
 @given(mix=mixes(), tasks=st.integers(1, 2))
+@example(mix=([(False, FAIL, PASS), (True, FAIL, PASS), (False, PASS, FAIL)], Async, Async, True, "skip"), tasks=1)
 def test_mixes_of_trees_and_loose_tuples_equal_the_recount(tmp_path_factory, mix, tasks):
     messages, first, second, acker, mode = mix
     TOLD.clear()
