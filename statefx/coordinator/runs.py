@@ -311,9 +311,10 @@ class RunEngine(ABC):
             if self._run is not None and self._ready:
                 for chain, tasks in self._spout_chains.items():
                     restored = self._restored.setdefault(chain, set())
+                    # Before the part is taken: some of these have ended in this very transaction.
+                    restored.update(root for name in tasks.values() for root, _ in report.pending.get(name, ()))
                     outcome = report.part_of(tasks, restored)
                     self._run.send(chain, FrameKind.OUTCOME, messages.pack_outcome(txid, outcome))
-                    restored.update(root for trees in outcome.pending.values() for root, _ in trees)
                     restored.difference_update(outcome.acked, *outcome.failed.values())
 
     def send_to_all(self, kind: FrameKind, body: bytes) -> None:

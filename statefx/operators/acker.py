@@ -207,12 +207,14 @@ class Acker(ReadyMade, BatchBolt):
     def finishBatch(self, collector: Collector) -> None:
         """Apply the events, and expire trees."""
         said = pa.Table.from_batches(self._said, ROWS)
+        asked = said.filter(pc.field("kind") == TreeEvent.ASK)["data"].to_pylist()
+        # Before trees end: a spout is told the end only of those that it knows, and would take the messages for new.
+        pending = self._pending(asked)
         of_trees = said.filter(pc.field("kind") != TreeEvent.ASK)
         acked, held = self._apply(of_trees) if of_trees.num_rows else ([], [])
         expired, due_ms = self._expire()
         failed = {f"{TIMED_OUT} {self._timeout_ms / 1000:g} s": tuple(expired)} if expired else {}
-        asked = said.filter(pc.field("kind") == TreeEvent.ASK)["data"].to_pylist()
-        self.report = TreeReport(failed, tuple(acked), tuple(held), self._pending(asked), due_ms)
+        self.report = TreeReport(failed, tuple(acked), tuple(held), pending, due_ms)
 
     def _apply(self, said: pa.Table) -> tuple[list[int], list[int]]:
         """Apply the events; return the trees that are acked, and those that are new."""
@@ -289,7 +291,7 @@ class Acker(ReadyMade, BatchBolt):
             yield key, value
 
     def _pending(self, asked: Iterable[bytes]) -> dict[str, tuple[tuple[int, bytes], ...]]:
-        """Return, for tasks of spouts that begin, the ids of the trees that go on."""
+        """Return, for tasks of spouts that begin, the ids of the trees that have gone on until now."""
         asking = [each.partition(b"\0") for each in asked]
         found: dict[bytes, list[tuple[int, bytes]]] = {name: [] for _, _, name in asking}
         left_bytes = PENDING_BYTES_MAX

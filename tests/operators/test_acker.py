@@ -146,7 +146,7 @@ def play(seed, place):
             assert sorted(report.held) == new, where
             assert sorted(expired_of(report)) == over, where
             assert {spout: sorted(trees) for spout, trees in report.pending.items()} == (
-                {"renamed/1": after.pending(b"spout/1")} if asked else {}
+                {"renamed/1": model.pending(b"spout/1")} if asked else {}
             ), where
             ends = [Model.end_ms(tree) for tree in after.trees.values()]
             assert bool(report.due_ms) == bool(ends), where
