@@ -68,8 +68,8 @@ _SCANNED = 256
 
 
 PENDING_BYTES_MAX = 32 << 20
-"""Of ids that spouts are told when they begin, oldest first. Messages beyond that are taken for new if their source
-delivers them again, as all are that are held in attributes."""
+"""Of ids that spouts are told when they begin, oldest first, by all tasks of the acker in one frame. Messages beyond
+that are taken for new if their source delivers them again, as all are that are held in attributes."""
 
 
 def is_of_acks(component: str) -> bool:
@@ -294,7 +294,7 @@ class Acker(ReadyMade, BatchBolt):
         """Return, for tasks of spouts that begin, the ids of the trees that have gone on until now."""
         asking = [each.partition(b"\0") for each in asked]
         found: dict[bytes, list[tuple[int, bytes]]] = {name: [] for _, _, name in asking}
-        left_bytes = PENDING_BYTES_MAX
+        left_bytes = PENDING_BYTES_MAX // self._context.parallelism
         for key, value in self._state.items() if found else ():
             if type(value) is not tuple or value[1] not in found:
                 continue

@@ -11,7 +11,8 @@ import pytest
 
 from statefx.operators import acker as acker_module
 from statefx.operators.acker import WIDTH, TreeEvent
-from statefx.protocol.reports import TIMED_OUT, root_of, task_of, txid_of
+from statefx.protocol.messages import pack_outcome
+from statefx.protocol.reports import TIMED_OUT, merged, root_of, task_of, txid_of
 from statefx.runtime.trees import Trees
 from tests.operators.acker_life import BEGIN_MS, TIMEOUT_MS, Life, batch_of
 
@@ -199,6 +200,20 @@ def test_trees_that_begin_anew_without_end_do_not_keep_others_from_timing_out(li
     report = life.transact(now_ms=BEGIN_MS + TIMEOUT_MS + 1)
     assert expired_of(report) == second
     assert report.due_ms == late_ms + TIMEOUT_MS
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 5])
+def test_ids_that_spouts_are_told_are_bounded_however_many_tasks_the_acker_has(tmp_path, monkeypatch, tasks):
+    """A spout is told by all of them in one frame."""
+    monkeypatch.setattr(acker_module, "PENDING_BYTES_MAX", 20_000)
+    reports, roots = [], [root_of(1, 0, place) for place in range(1000)]
+    for task in range(tasks):
+        life = Life(tmp_path / str(task), tasks=tasks)
+        life.transact(held(*roots))
+        life.transact([(root, TreeEvent.ID, 0, b"spout/0\0%024d" % root) for root in roots])
+        reports.append(life.transact([(0, TreeEvent.ASK, 0, b"spout/0\0spout/0")]))
+    assert [roots.index(root) for root, _ in reports[0].pending["spout/0"]] == [*range(20_000 // 40 // tasks)]
+    assert 15_000 < len(pack_outcome(3, merged(reports))) < 20_000
 
 
 @pytest.mark.slow
