@@ -193,6 +193,8 @@ class Acker(ReadyMade, BatchBolt):
     def open(self, context: Any) -> None:
         """Keep the context."""
         self._context = context
+        self._looked = 0, 0
+        """A transaction, and until when no tree times out after it, if trees that began anew were read for that."""
 
     def initState(self, state: Any) -> None:
         """Begin a transaction."""
@@ -264,9 +266,16 @@ class Acker(ReadyMade, BatchBolt):
             self._state.delete(blocks.keys[row])
 
     def _expire(self) -> tuple[list[int], int]:
-        """Forget the trees whose time is over; return them, and when the next one's is; 0: none's is."""
+        """Forget the trees whose time is over; return them, and when the next one's may be; 0: none's is."""
+        txid, until_ms = self._looked
+        # Not if this one is tried again: trees whose time began anew in the attempt before end when they would have.
+        if txid == self._context.txid - 1 and self._now_ms < until_ms:
+            # If the clock was set back, those that begin now end before.
+            self._looked = self._context.txid, min(until_ms, self._now_ms + self._timeout_ms)
+            return [], self._looked[1]
         expired: list[int] = []
         ends_ms: list[int] = []  # of what is left, the earliest
+        anew_ms: list[int] = []  # the same of those that have reset theirs
         due = self._due(ends_ms)
         while len(expired) < EXPIRED_MAX and (entries := list(islice(due, _SCANNED))):
             keys, values = zip(*entries, strict=True)
@@ -275,11 +284,13 @@ class Acker(ReadyMade, BatchBolt):
             is_over = (blocks.bits != 0) & (end_ms <= self._now_ms)
             expired += blocks.roots(is_over).tolist()
             blocks.bits[is_over] = 0
-            ends_ms += np.sort(end_ms[blocks.bits != 0])[:1].tolist()
+            anew_ms += np.sort(end_ms[blocks.bits != 0])[:1].tolist()
             self._write(blocks, np.flatnonzero(is_over.any(axis=1)))
         if len(expired) >= EXPIRED_MAX:
             ends_ms.append(self._now_ms)
-        return expired, min(ends_ms, default=0)
+        due_ms = min(ends_ms + anew_ms, default=0)
+        self._looked = self._context.txid, due_ms if anew_ms else 0
+        return expired, due_ms
 
     def _due(self, ends_ms: list[int]) -> Iterator[tuple[int, Value]]:
         """Yield the blocks whose time is over unless it was restarted; append when that of the first other one is."""
