@@ -168,8 +168,8 @@ class RunEngine(ABC):
                 self._spout_chains.setdefault(self._chain_of[task], {})[number] = str(task)
         self._restoring: dict[ChainId, tuple[float, str]] = {}
         """By chain of this run: when it last reported that tasks restore state, and which."""
-        self._restored: dict[ChainId, set[int]] = {}
-        """By chain of spouts of this run: the roots of the trees that they were told to go on with."""
+        self._restored: dict[int, int] = {}
+        """By root of a tree that a task of a spout was told to go on with: the number of that task in this run."""
         self._resting = threading.Event()
         """Set by what ends a `rest`."""
         self.busy: Callable[[], bool] = lambda: False
@@ -309,12 +309,15 @@ class RunEngine(ABC):
         """
         with self._lock:
             if self._run is not None and self._ready:
-                for chain, tasks in self._spout_chains.items():
-                    restored = self._restored.setdefault(chain, set())
-                    outcome = report.part_of(tasks, restored)
+                chains, restored = self._spout_chains, self._restored
+                for tasks in chains.values():  # before parts are taken: some of these have ended in this transaction
+                    for number, name in tasks.items():
+                        restored.update((root, number) for root, _ in report.pending.get(name, ()))
+                for chain, outcome in zip(chains, report.parts(chains.values(), restored), strict=True):
                     self._run.send(chain, FrameKind.OUTCOME, messages.pack_outcome(txid, outcome))
-                    restored.update(root for trees in outcome.pending.values() for root, _ in trees)
-                    restored.difference_update(outcome.acked, *outcome.failed.values())
+                for roots in (report.acked, *report.failed.values()) if restored else ():
+                    for root in roots:
+                        restored.pop(root, None)
 
     def send_to_all(self, kind: FrameKind, body: bytes) -> None:
         """Send a frame to all chains of the run; without one nothing is sent."""

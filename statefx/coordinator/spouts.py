@@ -158,8 +158,8 @@ class SpoutSource(Emissions):
     _due: float = field(default=-math.inf, init=False)
     """When the trigger allows the next transaction."""
     _first: int = field(default=0, init=False)  # the first transaction that has begun here; 0: none has
-    _waited_for: bool = field(default=False, init=False)
-    """Whether a spout was not ready when it was asked last: nobody knows whether there is something to read."""
+    _waited_for: str = field(default="", init=False)
+    """The spout that was not ready when it was asked last: nobody knows whether there is something to read."""
     _closing: int = field(default=-1, init=False)  # the transaction that closes event time; -1: none does
 
     def __post_init__(self) -> None:
@@ -256,7 +256,9 @@ class SpoutSource(Emissions):
                 logger.warning("planning failed, retrying in %g s: %s", wait_secs, failure.message)
                 return False  # and not idle: there may be something to read
             self._refusals = 0
-            self.progress.away(txid, "")
+            keeps = self.trigger.available_now and self._waited_for  # from ending: people have to see which does
+            why = f"spout {keeps!r} is not ready, and the query ends when all is read" if keeps else ""
+            self.progress.away(txid, why)
             if self._planned is None:
                 self._look_after = self.clock() + min(1.0, _IDLE_SHARE * (self.clock() - began))
             self._nothing = self._planned is None
@@ -267,7 +269,7 @@ class SpoutSource(Emissions):
 
     def _look(self, txid: int) -> None:
         """Ask the spouts what there is to read, and plan it."""
-        self._planned, self._only_time, self._waited_for = None, False, False
+        self._planned, self._only_time, self._waited_for = None, False, ""
         woken = self.woken is not None and (self.woken.is_set() or 0 < self.due_ms <= self.progress.now() * 1000)
         timed = self._time_has_come(txid)
         if not (self._spouts or woken or timed):
@@ -278,7 +280,7 @@ class SpoutSource(Emissions):
                 if ready is None:  # a return is missing: it would wait for ever
                     raise TypeError("isReady returns True or False, not None")
             if not ready:
-                self._waited_for = True
+                self._waited_for = each.id
                 return
         planning = [each for each in self._spouts if plans(each.spout)]
         kept = self._kept[1] if self._kept[0] == txid else {}
@@ -349,8 +351,7 @@ class SpoutSource(Emissions):
 
         If it ends more than one transaction takes, there are several.
         """
-        is_read = self._is_read(txid) and not self._waited_for
-        return self.trigger.close_time and is_read and self.log.state.closes
+        return self.trigger.close_time and self._is_read(txid) and self.log.state.closes
 
     def _is_read(self, txid: int) -> bool:
         """Return whether there is nothing more to read, as far as the trigger goes."""
@@ -361,7 +362,8 @@ class SpoutSource(Emissions):
             return self._nothing or 0 < self._first < txid
         if self._was_begun(txid):  # the one before may have found nothing in its second attempt
             return False
-        return self.trigger.available_now and (self._nothing or self._found_nothing(txid))
+        saw_nothing = self._nothing and not self._waited_for
+        return self.trigger.available_now and (saw_nothing or self._found_nothing(txid))
 
     def _was_begun(self, txid: int) -> bool:
         """Return whether a transaction was begun before, here or by a former driver: its input may be durable."""

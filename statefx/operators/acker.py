@@ -68,8 +68,8 @@ _SCANNED = 256
 
 
 PENDING_BYTES_MAX = 32 << 20
-"""Of ids that spouts are told when they begin, oldest first. Messages beyond that are taken for new if their source
-delivers them again, as all are that are held in attributes."""
+"""Of ids that spouts are told when they begin, oldest first, by all tasks of the acker in one frame. Messages beyond
+that are taken for new if their source delivers them again, as all are that are held in attributes."""
 
 
 def is_of_acks(component: str) -> bool:
@@ -193,6 +193,8 @@ class Acker(ReadyMade, BatchBolt):
     def open(self, context: Any) -> None:
         """Keep the context."""
         self._context = context
+        self._looked = 0, 0
+        """A transaction, and until when no tree times out after it, if trees that began anew were read for that."""
 
     def initState(self, state: Any) -> None:
         """Begin a transaction."""
@@ -207,12 +209,14 @@ class Acker(ReadyMade, BatchBolt):
     def finishBatch(self, collector: Collector) -> None:
         """Apply the events, and expire trees."""
         said = pa.Table.from_batches(self._said, ROWS)
+        asked = said.filter(pc.field("kind") == TreeEvent.ASK)["data"].to_pylist()
+        # Before trees end: a spout is told the end only of those that it knows, and would take the messages for new.
+        pending = self._pending(asked)
         of_trees = said.filter(pc.field("kind") != TreeEvent.ASK)
         acked, held = self._apply(of_trees) if of_trees.num_rows else ([], [])
         expired, due_ms = self._expire()
         failed = {f"{TIMED_OUT} {self._timeout_ms / 1000:g} s": tuple(expired)} if expired else {}
-        asked = said.filter(pc.field("kind") == TreeEvent.ASK)["data"].to_pylist()
-        self.report = TreeReport(failed, tuple(acked), tuple(held), self._pending(asked), due_ms)
+        self.report = TreeReport(failed, tuple(acked), tuple(held), pending, due_ms)
 
     def _apply(self, said: pa.Table) -> tuple[list[int], list[int]]:
         """Apply the events; return the trees that are acked, and those that are new."""
@@ -262,9 +266,16 @@ class Acker(ReadyMade, BatchBolt):
             self._state.delete(blocks.keys[row])
 
     def _expire(self) -> tuple[list[int], int]:
-        """Forget the trees whose time is over; return them, and when the next one's is; 0: none's is."""
+        """Forget the trees whose time is over; return them, and when the next one's may be; 0: none's is."""
+        txid, until_ms = self._looked
+        # Not if this one is tried again: trees whose time began anew in the attempt before end when they would have.
+        if txid == self._context.txid - 1 and self._now_ms < until_ms:
+            # If the clock was set back, those that begin now end before.
+            self._looked = self._context.txid, min(until_ms, self._now_ms + self._timeout_ms)
+            return [], self._looked[1]
         expired: list[int] = []
         ends_ms: list[int] = []  # of what is left, the earliest
+        anew_ms: list[int] = []  # the same of those that have reset theirs
         due = self._due(ends_ms)
         while len(expired) < EXPIRED_MAX and (entries := list(islice(due, _SCANNED))):
             keys, values = zip(*entries, strict=True)
@@ -273,11 +284,13 @@ class Acker(ReadyMade, BatchBolt):
             is_over = (blocks.bits != 0) & (end_ms <= self._now_ms)
             expired += blocks.roots(is_over).tolist()
             blocks.bits[is_over] = 0
-            ends_ms += np.sort(end_ms[blocks.bits != 0])[:1].tolist()
+            anew_ms += np.sort(end_ms[blocks.bits != 0])[:1].tolist()
             self._write(blocks, np.flatnonzero(is_over.any(axis=1)))
         if len(expired) >= EXPIRED_MAX:
             ends_ms.append(self._now_ms)
-        return expired, min(ends_ms, default=0)
+        due_ms = min(ends_ms + anew_ms, default=0)
+        self._looked = self._context.txid, due_ms if anew_ms else 0
+        return expired, due_ms
 
     def _due(self, ends_ms: list[int]) -> Iterator[tuple[int, Value]]:
         """Yield the blocks whose time is over unless it was restarted; append when that of the first other one is."""
@@ -289,10 +302,10 @@ class Acker(ReadyMade, BatchBolt):
             yield key, value
 
     def _pending(self, asked: Iterable[bytes]) -> dict[str, tuple[tuple[int, bytes], ...]]:
-        """Return, for tasks of spouts that begin, the ids of the trees that go on."""
+        """Return, for tasks of spouts that begin, the ids of the trees that have gone on until now."""
         asking = [each.partition(b"\0") for each in asked]
         found: dict[bytes, list[tuple[int, bytes]]] = {name: [] for _, _, name in asking}
-        left_bytes = PENDING_BYTES_MAX
+        left_bytes = PENDING_BYTES_MAX // self._context.parallelism
         for key, value in self._state.items() if found else ():
             if type(value) is not tuple or value[1] not in found:
                 continue

@@ -7,7 +7,8 @@ tuple's place in what the task emitted. So a task that meets a root can tell how
 from __future__ import annotations
 
 import json
-from collections.abc import Container, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import cache
@@ -130,29 +131,33 @@ class TreeReport:
     # With topology.trace: what a task of a bolt did with tuples of trees, by root.
     steps: Mapping[str, Mapping[int, Handled]] = field(default_factory=dict)
 
-    def part_of(self, tasks: Mapping[int, str], restored: Container[int] = ()) -> TreeReport:
-        """Return the part of some tasks of spouts, given by number and name.
+    def parts(self, chains: Iterable[Mapping[int, str]], restored: Mapping[int, int]) -> Iterator[TreeReport]:
+        """Yield the part of each of some chains, given by number and name of its tasks of spouts.
 
-        They have `restored` too: roots from before the start, when tasks may have had other numbers.
+        `restored` has the numbers for roots from before the start, when tasks may have had other ones.
         """
 
-        def own(roots: Iterable[int]) -> tuple[int, ...]:
-            # As `task_of`, whose call would take most of the time: the driver does this for each message that is held.
-            return tuple(
-                [root for root in roots if root >> _PLACE_BITS & SPOUT_TASKS_MAX - 1 in tasks or root in restored]
-            )
+        def by_task(roots: Iterable[int]) -> dict[int, list[int]]:
+            found: dict[int, list[int]] = defaultdict(list)
+            for root in roots:
+                # As `task_of`, whose call would take most of the time: the driver does this for each held message.
+                found[restored.get(root, root >> _PLACE_BITS & SPOUT_TASKS_MAX - 1)].append(root)
+            return found
 
-        failed: dict[str, tuple[int, ...]] = {}
-        for reason, roots in self.failed.items():
-            if told := own(roots):
-                said = reason if len(failed) < REASONS_TOLD_MAX else OTHERS
-                failed[said] = failed.get(said, ()) + told
-        return TreeReport(
-            failed=failed,
-            acked=own(self.acked),
-            held=own(self.held),
-            pending={name: self.pending[name] for name in tasks.values() if name in self.pending},
-        )
+        acked, held = by_task(self.acked), by_task(self.held)
+        failed = {reason: by_task(roots) for reason, roots in self.failed.items()}
+        for tasks in chains:
+
+            def own(found: Mapping[int, Sequence[int]], tasks: Iterable[int] = tasks) -> tuple[int, ...]:
+                return tuple(chain.from_iterable(found.get(task, ()) for task in tasks))
+
+            told: dict[str, tuple[int, ...]] = {}
+            for reason, found in failed.items():
+                if roots := own(found):
+                    said = reason if len(told) < REASONS_TOLD_MAX else OTHERS
+                    told[said] = told.get(said, ()) + roots
+            pending = {name: self.pending[name] for name in tasks.values() if name in self.pending}
+            yield TreeReport(told, own(acked), own(held), pending)
 
     def __bool__(self) -> bool:
         said = self.failed or self.acked or self.held or self.pending or self.due_ms

@@ -28,11 +28,11 @@ Row = tuple[int, int, int, bytes | None]
 class Life:
     """A task of the acker."""
 
-    def __init__(self, place: Path, provider: str = "memory") -> None:
+    def __init__(self, place: Path, provider: str = "memory", tasks: int = 1) -> None:
         self.provider, self.place = load_provider(provider, {}), place
         self.namespace, self.storage = Namespace(uuid.uuid4().hex, "__acker", 0), FolderStorage(place)
         self.provider.fence(self.namespace.lineage, 1, self.storage)
-        self.version, self.context = EMPTY, SimpleNamespace(txid=0)
+        self.version, self.context = EMPTY, SimpleNamespace(txid=0, parallelism=tasks)
         self.acker = Acker(TIMEOUT_MS / 1000)
         self.acker.open(self.context)
         self.state = self.opened()

@@ -10,8 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from statefx.operators import acker as acker_module
-from statefx.operators.acker import WIDTH, TreeEvent
-from statefx.protocol.reports import TIMED_OUT, root_of, task_of, txid_of
+from statefx.operators.acker import WIDTH, TreeEvent, began_ms_of
+from statefx.protocol.messages import pack_outcome
+from statefx.protocol.reports import TIMED_OUT, merged, root_of, task_of, txid_of
 from statefx.runtime.trees import Trees
 from tests.operators.acker_life import BEGIN_MS, TIMEOUT_MS, Life, batch_of
 
@@ -84,7 +85,7 @@ class Model:
         return sorted((root, id.partition(b"\0")[2]) for root, id in named.items() if id.startswith(spout + b"\0"))
 
 
-def drawn(chance, txid, model, ended):
+def drawn(chance, txid, model, ended, resets):
     """Return what tasks say in a transaction, by root: of new trees, of those that go on, of some that have ended."""
     said = {}
     wide = chance.choice([3, WIDTH, 3 * WIDTH])
@@ -97,7 +98,7 @@ def drawn(chance, txid, model, ended):
         said[root] = {
             "toggled": holds | releases,
             "failed": chance.random() < 0.1,
-            "reset": chance.random() < 0.15,
+            "reset": chance.random() < resets,
             "id": b"spout/%d\0id-%d" % (task_of(root), root)
             if txid_of(root) < txid and chance.random() < 0.3
             else None,
@@ -130,11 +131,12 @@ def rows_of(chance, said):
 
 def play(seed, place):
     chance, model = random.Random(seed), Model()
+    resets = chance.choice([0, 0.15, 0.6])
     life, now_ms, ended = Life(place, chance.choice(["memory", "memory", "rocksdb"])), BEGIN_MS, []
     for txid in range(1, chance.randrange(5, 25)):
         now_ms += chance.choice([0, 100, 5_000, 20_000])
         for is_rolled_back in (*[True] * (chance.random() < 0.2), False):
-            after, said = model.copy(), drawn(chance, txid, model, ended)
+            after, said = model.copy(), drawn(chance, txid, model, ended, resets)
             rows = rows_of(chance, said)
             asked = chance.random() < 0.2
             rows += [(0, TreeEvent.ASK, 0, b"renamed/1\0spout/1")] * asked
@@ -146,11 +148,12 @@ def play(seed, place):
             assert sorted(report.held) == new, where
             assert sorted(expired_of(report)) == over, where
             assert {spout: sorted(trees) for spout, trees in report.pending.items()} == (
-                {"renamed/1": after.pending(b"spout/1")} if asked else {}
+                {"renamed/1": model.pending(b"spout/1")} if asked else {}
             ), where
             ends = [Model.end_ms(tree) for tree in after.trees.values()]
-            assert bool(report.due_ms) == bool(ends), where
-            assert not ends or now_ms < report.due_ms <= min(ends), where
+            # Where trees begin anew, it may be of one that has ended since they were looked at.
+            assert bool(ends) <= bool(report.due_ms) <= bool(ends or resets), where
+            assert not report.due_ms or now_ms < report.due_ms <= min(ends, default=report.due_ms), where
             if is_rolled_back:
                 life.restart()
                 continue
@@ -199,6 +202,39 @@ def test_trees_that_begin_anew_without_end_do_not_keep_others_from_timing_out(li
     report = life.transact(now_ms=BEGIN_MS + TIMEOUT_MS + 1)
     assert expired_of(report) == second
     assert report.due_ms == late_ms + TIMEOUT_MS
+
+
+def test_trees_that_began_anew_are_gone_through_once_until_one_of_them_may_be_over(life, monkeypatch):
+    looks = []
+
+    def noted(value):
+        looks.append(value)
+        return began_ms_of(value)
+
+    monkeypatch.setattr(acker_module, "began_ms_of", noted)
+    roots = [root_of(1, 0, place) for place in range(50 * WIDTH)]
+    life.transact(held(*roots))
+    anew_ms = BEGIN_MS + TIMEOUT_MS - 1
+    life.transact([(root, TreeEvent.RESET, 0, None) for root in roots], anew_ms)
+    due_ms = anew_ms + TIMEOUT_MS
+    for later in range(10):
+        assert life.transact(held(root_of(life.version.txid + 1, 0, 0)), anew_ms + 1 + later).due_ms == due_ms
+    assert len(looks) < 60
+    assert expired_of(life.transact(now_ms=due_ms)) == roots
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 5])
+def test_ids_that_spouts_are_told_are_bounded_however_many_tasks_the_acker_has(tmp_path, monkeypatch, tasks):
+    """A spout is told by all of them in one frame."""
+    monkeypatch.setattr(acker_module, "PENDING_BYTES_MAX", 20_000)
+    reports, roots = [], [root_of(1, 0, place) for place in range(1000)]
+    for task in range(tasks):
+        life = Life(tmp_path / str(task), tasks=tasks)
+        life.transact(held(*roots))
+        life.transact([(root, TreeEvent.ID, 0, b"spout/0\0%024d" % root) for root in roots])
+        reports.append(life.transact([(0, TreeEvent.ASK, 0, b"spout/0\0spout/0")]))
+    assert [roots.index(root) for root, _ in reports[0].pending["spout/0"]] == [*range(20_000 // 40 // tasks)]
+    assert 15_000 < len(pack_outcome(3, merged(reports))) < 20_000
 
 
 @pytest.mark.slow

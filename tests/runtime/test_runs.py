@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from statefx import TopologyBuilder
+from statefx import Spout, TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.coordinator.attempt import Attempt
 from statefx.coordinator.retrying import JobFailedError
@@ -16,7 +16,7 @@ from statefx.protocol.commands import Resolution, Segment
 from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.protocol.messages import FrameKind
 from statefx.protocol.order import Emission, EmissionOrder, Order, ResolutionOrder
-from statefx.protocol.reports import Ack
+from statefx.protocol.reports import Ack, TreeReport, root_of
 from tests.testing.topologies import Count, Split
 
 
@@ -32,12 +32,15 @@ class StubRun:
     def __init__(self, id):
         self.id = id
         self.sent = []
+        self.outcomes = []
         self.may_end = threading.Event()
         self.may_end.set()
         self.has_ended = False
 
     def send(self, chain, kind, body=b""):
         self.sent.append((chain, kind))
+        if kind is FrameKind.OUTCOME:
+            self.outcomes.append(messages.unpack_outcome(body)[1])
 
     def wait(self):
         pass
@@ -60,6 +63,21 @@ class StubEngine(RunEngine):
 
     def call_aside(self, name, call):
         call()
+
+
+class Roots(tuple):
+    looks = 0
+
+    def __iter__(self):
+        self.looks += 1
+        return super().__iter__()
+
+
+class Words(Spout):
+    outputFields = "word string"
+
+    def nextTuple(self, collector):
+        pass
 
 
 def start(engine, segment, txid):
@@ -248,3 +266,28 @@ def test_a_run_that_can_not_be_ended_or_begun_is_told():
     engine.start_run = lambda: {}["the session is gone"]
     start(engine, Segment.WHOLE, 2)
     assert type(failures(engine)[Segment.WHOLE, 2]) is KeyError
+
+
+def test_each_outcome_is_told_to_the_chain_of_its_spout_and_not_looked_at_for_each_chain():
+    """A root of an earlier start is told to the task that asked, whatever task has its number now."""
+    tasks = 40
+    builder = TopologyBuilder("runs")
+    builder.setSpout("words", Words(), tasks)
+    builder.setBolt("count", Count()).fieldsGrouping("words", "word")
+    engine = StubEngine(compile_plan(builder.createTopology(), 1), 10.0)
+    engine.open()
+    [run] = engine.begun
+    engine.on_ready(run)
+    old = [[root_of(1, tasks + 1 - number, place) for place in range(4)] for number in range(tasks)]
+    asked = {f"words/{number}": tuple((root, b"id") for root in roots) for number, roots in enumerate(old)}
+    for txid, pending in ((2, asked), (3, {})):  # some end in the transaction in which they are told
+        held = Roots(root_of(txid, number, 0) for number in range(tasks))
+        acked, failed = (Roots(roots[2 * (txid - 2) + place] for roots in old) for place in range(2))
+        report = TreeReport({"why": failed}, Roots((*acked, root_of(1, 3 * tasks, 0))), held, pending)
+        engine.send_outcomes(txid, report)
+        assert max(held.looks, failed.looks, report.acked.looks) <= 2
+        assert run.outcomes == [
+            TreeReport({"why": (ends[1],)}, (ends[0],), (ends[2],), {name: pending[name]} if pending else {})
+            for name, *ends in zip(asked, acked, failed, held, strict=True)
+        ]
+        run.outcomes.clear()

@@ -7,7 +7,7 @@ from zlib import crc32
 
 import pytest
 
-from statefx import BasicBolt, Bolt, Spout, Stateful, TopologyBuilder
+from statefx import BasicBolt, Bolt, Spout, Stateful, TopologyBuilder, isTick
 from statefx.coordinator.spouts import SpoutTrigger
 from statefx.errors import BoltError, CheckpointMismatchError, ConfigError, FailedException
 from statefx.operators.acker import ACKER
@@ -82,6 +82,18 @@ class GathersInState(Stateful, Bolt):
                 collector.ack(each)
             kept = []
         self.state.put("kept", kept)
+
+
+class UntilTick(GathersInState):
+    def execute(self, tup, collector):
+        kept = self.state.get("kept", [])
+        if not isTick(tup):
+            self.state.put("kept", [*kept, tup])
+            return
+        for each in kept:
+            collector.emit((each.word,), anchors=each)
+            collector.ack(each)
+        self.state.put("kept", [])
 
 
 class Pickles:
@@ -161,6 +173,26 @@ def test_what_is_held_in_state_goes_on_after_a_restart(place):
         assert PENDING[-1] == ("a",)
         assert sorted(fed(successor, "b")) == ["ack a", "ack b"]
         assert successor.state("count") == {"ab": 1}
+        assert successor.state(ACKER) == {}
+
+
+@pytest.mark.slow
+def test_what_ends_in_the_transaction_after_a_restart_is_told(place):
+    """A tick that is due comes then: a message that is acked with it must not be taken for new."""
+    builder = TopologyBuilder("held")
+    builder.setSpout("fed", Fed())
+    builder.setBolt("holds", UntilTick(9)).globalGrouping("fed").setTicks(60)
+    builder.setBolt("count", Tally("word")).globalGrouping("holds")
+    config = {"topology.message.timeout.secs": 5000}
+    tester = TopologyTester(builder.createTopology(), place, config, freshObjects=False)
+    tester.emit()
+    for words in (["a"], [], []):
+        fed(tester, *words)
+    tester.advance(61)
+    with tester.restart() as successor:
+        assert fed(successor) == ["ack a"]
+        assert PENDING[-1] == ("a",)
+        assert successor.state("count") == {"a": 1}
         assert successor.state(ACKER) == {}
 
 

@@ -119,8 +119,7 @@ def test_a_spout_that_is_lacking_is_refused_unless_it_is_given_up(place):
         assert PENDING == {"one": ()}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
+RENUMBERED = pytest.mark.parametrize(
     ("before", "after"),
     [
         ({"fed": ("one", 1)}, {"an": ("two", 1), "fed": ("one", 1)}),
@@ -128,6 +127,10 @@ def test_a_spout_that_is_lacking_is_refused_unless_it_is_given_up(place):
         ({"an": ("two", 3), "fed": ("one", 1)}, {"an": ("two", 1), "fed": ("one", 1)}),
     ],
 )
+
+
+@pytest.mark.slow
+@RENUMBERED
 def test_a_spout_is_told_of_its_trees_though_another_one_came_or_changed(place, before, after):
     """Tasks of spouts are numbered through: roots of earlier trees have the numbers of the start before."""
     leave_held(place, before, "one", "a")
@@ -136,6 +139,17 @@ def test_a_spout_is_told_of_its_trees_though_another_one_came_or_changed(place, 
         feed(tester, "two", "b")
         assert sorted(HEARD) == ["one: ack a", "two: ack b"]
         assert tester.state(ACKER) == {}
+
+
+@pytest.mark.slow
+@RENUMBERED
+def test_it_is_told_too_of_those_that_end_as_it_begins(place, before, after):
+    leave_held(place, before, "one", "a")
+    with TopologyTester(gathering(after), place, freshObjects=False) as tester:
+        tester.advance(31)
+        tester.emit()
+        assert PENDING["one"] == ("a",)
+        assert HEARD == ["one: fail a"]
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import logging
 import pyarrow as pa
 import pytest
 
-from statefx import BasicBolt, Context, Spout, TopologyBuilder
+from statefx import BasicBolt, Context, Spout, TopologyBuilder, WindowedBolt
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.coordinator.progress import SLOW_SECS, Progress
 from statefx.coordinator.retrying import StoppedError
@@ -240,6 +240,14 @@ class Away(PlannedNumbers):
         return super().planPartitionBatch(partition, lastMetadata)
 
 
+class CountsInWindows(WindowedBolt):
+    outputFields = "word string"
+
+    def execute(self, window, collector):
+        for tup in window:
+            collector.emit((tup.word,))
+
+
 def started(tmp_path, hook, failures):
     return TopologyTester(topology(Away(tmp_path, hook)), tmp_path / "ck", {"failures": [None] * failures}, now=EPOCH)
 
@@ -285,6 +293,42 @@ def test_a_hook_that_takes_long_is_shown_while_it_runs():
             "reason": "spout 'numbers' has been in planPartitionBatch on the driver for 10 s",
         }
     assert "stuck" not in progress.status()
+
+
+def sleeping(asleep):
+    """A topology whose second spout is not ready at some of its looks, by their numbers."""
+    looks = itertools.count()
+
+    class Sleeps(MemoryTransactionalSpout):
+        def isReady(self):
+            return next(looks) not in asleep
+
+    builder = TopologyBuilder("words")
+    minutes = CountsInWindows().withTumblingWindow("1 minute")
+    declarer = builder.setBolt("minutes", minutes)
+    for name, kind in (("awake", MemoryTransactionalSpout), ("sleeps", Sleeps)):
+        fed = kind([[(name, at(0))] * 3], "word string, at timestamp", takePerBatch=1)
+        builder.setSpout(name, fed, timestamp="at")
+        declarer.globalGrouping(name)
+    builder.setBolt("count", Count()).globalGrouping("minutes")
+    return builder.createTopology()
+
+
+@pytest.mark.parametrize("asleep", [{0}, {1}, {3}, {0, 1, 2}], ids=["at first", "amid", "at last", "for long"])
+def test_a_run_that_ends_when_all_is_read_waits_for_a_spout_that_is_not_ready(asleep, tmp_path):
+    with TopologyTester(sleeping(asleep), tmp_path, now=START) as tester:
+        tester.closeTime()
+        assert tester.state("count") == {"awake": 3, "sleeps": 3}
+        assert "stuck" not in tester.status
+
+
+def test_a_spout_that_such_a_run_waits_for_is_named(tmp_path):
+    reason, seen = "spout 'sleeps' is not ready, and the query ends when all is read", []
+    with TopologyTester(sleeping(range(1000)), tmp_path, now=START) as tester:
+        tester.when("pause", lambda: seen.append(tester.status["stuck"]))
+        with pytest.raises(StoppedError, match=reason):
+            tester.drain()
+    assert seen == [{"phase": "PLANNING", "txid": 1, "since": iso(tester._began), "reason": reason}]
 
 
 class Breaks(PlannedNumbers):
