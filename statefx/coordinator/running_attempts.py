@@ -156,7 +156,9 @@ class RunningAttempts:
         clock_ms = state.clock_ms(attempt.name.txid)
         assert clock_ms is not None  # PREPARING is in the log
         staged, ahead = batch.emissions.times(clock_ms)
-        times = self._times.orders(state, self._since_ms or 0, attempt.partitions, staged, ahead, closing=batch.closes)
+        # Who was held back while time was closed gets on with the transaction that ends it, whatever that began for.
+        closing = batch.closes or state.closed > 0
+        times = self._times.orders(state, self._since_ms or 0, attempt.partitions, staged, ahead, closing=closing)
         ticks = self.ticks.due(attempt.name.txid, clock_ms)
         heads = state.heads_to_come()
         return Order(attempt.name, state.generation, heads, newest, due, attempt.orders, clock_ms, times, ticks)

@@ -131,10 +131,8 @@ class TaskTime:
 
     def end_input(self, barriers: int | None, parts: Mapping[str, Part]) -> None:
         """Advance to what the barriers of the input allow."""
-        if self._told.closing:  # rule 14.12
-            self._get_on(END, {})
-            return
-        self._get_on(barriers, parts)
+        # Rule 14.12: who reads from a task that has rows left to emit closes when that has emitted them.
+        self._get_on(END if self._told.closing and barriers is None else barriers, parts)
 
     @property
     def readers_watermark(self) -> int:
@@ -148,7 +146,11 @@ class TaskTime:
 
     def hold(self, watermark: int | None) -> None:
         """Have readers wait at a watermark, for rows that are still to be emitted; None: for none."""
-        self._held = watermark
+        self._held = least([self._held, watermark])
+
+    def hold_input(self, first: int) -> None:
+        """Have readers wait for what is still to be emitted of times of the input from `first` on."""
+        self.hold(min(first, self.readers_watermark))
 
     def end_output(self) -> None:
         """Advance by the rows that were emitted, if their times count."""
