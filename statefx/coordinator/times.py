@@ -168,23 +168,27 @@ class EventTimes:
             unit_times = then(unit_times, ack.time.unit_times)
             if ack.time.finished:
                 self.finished[ack.component].update(ack.time.finished)
-                unit_times = then(self._finished_before(state, ack.component, ack.time.finished), unit_times)
+        ended, together = self._ended(state)
+        unit_times = then(together, unit_times)
         new = {name: unit for name, unit in unit_times.items() if unit != state.unit_times.get(name)}
-        return {"watermarks": watermarks, "unit_times": new}
+        return {"watermarks": watermarks, "unit_times": new, "ended_units": ended}
 
-    def _finished_before(self, state: LogState, spout: str, finished: Iterable[int]) -> dict[str, UnitTime]:
-        """Return the times of partitions that are finished now, as one unit's.
+    def _ended(self, state: LogState) -> tuple[tuple[str, ...], dict[str, UnitTime]]:
+        """Return the units of finished partitions that the log has still, and their times, as one unit's.
 
         Their task may not have known them: it may have begun before the transaction was decided in which their first
         row came.
         """
+        ended: list[str] = []
         found: dict[str, UnitTime] = {}
-        for stream in self.plan.components[spout].timings:
-            units = [state.unit_times.get(unit_of(spout, number, stream)) for number in finished]
-            known = [unit for unit in units if unit is not None]
-            if known:
-                found[unit_of(spout, FINISHED, stream)] = max(known)
-        return found
+        units = _by_source(state.unit_times) if self.finished else {}
+        for spout, finished in self.finished.items():
+            for number, unit in units.get(spout, ()):
+                if number in finished:
+                    ended.append(unit)
+                    together, known = unit.replace(f"/{number}", f"/{FINISHED}", 1), state.unit_times[unit]
+                    found[together] = max(known, found.get(together, known))
+        return tuple(ended), found
 
 
 class Numbers:

@@ -595,6 +595,14 @@ def test_finished_partitions_hold_no_watermark(seed, tmp_path):
     rounds = list(seen(driver).values())[:ROUNDS]
     clocks, starts = [each[2] for each in rounds], [began[each[3]] for each in rounds]
     assert [each[1] for each in rounds] == expected(sources, clocks, starts)
+    left = set(read_state(FolderStorage(tmp_path)).unit_times)
+    finished = {
+        f"spout-{number}/{part}"
+        for number, one in enumerate(sources)
+        for part in range(one.parts)
+        if one.ends[part] is not None
+    }
+    assert not left & finished, "they are one unit, however many they are"
     driver.close()
 
 
