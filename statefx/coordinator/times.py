@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -289,11 +289,7 @@ class Standstill:
             remedy = f'give it an idleAfter, as {unit.call}("{unit.component}", ..., idleAfter="5 minutes")'
         else:
             remedy = f"wait until its idleAfter of {unit.timing.idle_ms / 1000:g} s has passed, or make that shorter"
-        ended = (
-            ". If none comes any more, have isFinished of the spout say so"
-            if unit.what.startswith("partition ")
-            else ""
-        )
+        ended = ". If none comes any more, have isFinished of the spout say so" if unit.may_finish else ""
         return (
             f"{unit.what} holds it, which {came}. Windows and timers wait for that. If no rows may come for long, "
             f"{remedy}: what has no row for so long is not waited for{ended}"
@@ -319,29 +315,54 @@ class Standstill:
         partitions: Mapping[str, int],
         finished: Mapping[str, Numbers],
     ) -> tuple[int, _Unit] | None:
-        held = [
-            (at, unit)
-            for unit in self._units(partitions, finished)
-            if (at := reached(state.unit_times.get(unit.unit), unit.timing, read_ms, since_ms)) is not None
-        ]
+        def holding(units: Iterable[_Unit]) -> list[tuple[int, _Unit]]:
+            times = [(reached(state.unit_times.get(one.unit), one.timing, read_ms, since_ms), one) for one in units]
+            return [(at, one) for at, one in times if at is not None]
+
+        held: list[tuple[int, _Unit]] = []
+        for units, together in self._units(partitions, finished):
+            held += holding(units) or holding([together] if together and together.unit in state.unit_times else [])
         return min(held, key=itemgetter(0), default=None)
 
-    def _units(self, partitions: Mapping[str, int], finished: Mapping[str, Numbers]) -> Iterator[_Unit]:
-        """Yield all that can hold event time."""
+    def _units(
+        self, partitions: Mapping[str, int], finished: Mapping[str, Numbers]
+    ) -> Iterator[tuple[list[_Unit], _Unit | None]]:
+        """Yield all that can hold event time by stream, and what does if none of it holds (rule 14.11)."""
         for name, timing in self.plan.timings.items():
-            yield _Unit(name, name, f"the DataFrame {name!r}", "setStream", timing)
+            yield [_Unit(name, name, f"the DataFrame {name!r}", "setStream", timing)], None
         for name in sorted(self.plan.timed - self.plan.timings.keys()):
             component = self.plan.components[name]
             read = {edge.stream for edge in self.plan.outputs[name]}
             parted = has_partitions(component.operator)
             call = "setSpout" if component.kind is ComponentKind.SPOUT else "setBolt"
-            numbers: Iterable[int] = range(partitions.get(name, 0) if parted else component.parallelism)
+            numbers: Sequence[int] = range(partitions.get(name, 0) if parted else component.parallelism)
             if name in finished:
                 numbers = finished[name].lacking(partitions.get(name, 0))
+            what = f"{component.kind} {name!r}"
             for stream, timing in component.timings.items():
-                for number in numbers if stream in read else ():
-                    what = f"{'partition' if parted else 'task'} {number} of {component.kind} {name!r}"
-                    yield _Unit(name, unit_of(name, number, stream), what, call, timing)
+                if stream not in read:
+                    continue
+                together = _Unit(
+                    name,
+                    unit_of(name, FINISHED, stream),
+                    f"{what}, whose partitions are all finished or idle,",
+                    call,
+                    timing,
+                )
+                yield (
+                    [
+                        _Unit(
+                            name,
+                            unit_of(name, number, stream),
+                            f"{'partition' if parted else 'task'} {number} of {what}",
+                            call,
+                            timing,
+                            parted and len(numbers) > 1,  # else it holds as all of them, when it is finished
+                        )
+                        for number in numbers
+                    ],
+                    together if name in finished else None,
+                )
 
 
 class _Unit(NamedTuple):
@@ -352,3 +373,4 @@ class _Unit(NamedTuple):
     what: str
     call: str
     timing: Timing
+    may_finish: bool = False
