@@ -536,11 +536,12 @@ def _held_back(facts: _Facts) -> Iterator[Diagnosis]:
         idle = time.get("idleAfterSecs")
         if idle is not None and silent >= idle:
             continue
+        who = "What has finished" if unit.startswith("finished") else f"Partition or task {unit}"
         far = "has had no row yet" if behind is None else f"is {behind:,.0f} s behind the others"
         yield Diagnosis(
             "idle partition",
             min(0.95, 0.6 + silent / 600),
-            f"Partition or task {unit} of {name!r} holds the watermark back: it {far}, and has had no row for "
+            f"{who} of {name!r} holds the watermark back: it {far}, and has had no row for "
             f"{silent:,.0f} s. Windows and timers wait for it.",
             f"Give {name!r} an idleAfter (setSpout or setStream), so that it is not waited for; or find out why "
             "nothing comes there.",

@@ -69,7 +69,7 @@ class Emissions:
     def processed(self, attempt: Attempt) -> None:
         """Note what the tasks emitted: the next transaction begins after it."""
 
-    def times(self, clock_ms: int) -> tuple[Mapping[str, UnitTime], Mapping[str, int]]:
+    def times(self, read_ms: int) -> tuple[Mapping[str, UnitTime], Mapping[str, int]]:
         """Return the event times of DataFrames' rows by stream, and how many rows are too far ahead to count."""
         return {}, {}
 

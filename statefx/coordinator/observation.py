@@ -52,6 +52,7 @@ from statefx.logs import iso
 from statefx.plan.levels import name_shown
 from statefx.protocol.identity import TaskId
 from statefx.protocol.log_state import LogState
+from statefx.protocol.watermark import FINISHED
 from statefx.state.view.time_index import time_of
 from statefx.storage import FolderStorage, is_remote
 from statefx.topology.graph import INTERNAL, Edge, Topology, graph_of
@@ -307,7 +308,7 @@ class Observer:
             return found
         slowest, since = units.get(held[0]), self._moved.get(held[0], (0, self._began))[1]
         return found | {
-            "heldBackBy": held[0].partition("/")[2],
+            "heldBackBy": re.sub(f"^{FINISHED}(?=/|$)", "finished partitions", held[0].partition("/")[2]),
             "time": None if slowest is None else time_of(slowest.time_us).isoformat(),
             "behindSecs": None if slowest is None else round((newest - slowest.time_us) / 1e6, 3),
             "silentSecs": round(max(0.0, now - since), 1),

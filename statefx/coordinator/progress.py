@@ -279,6 +279,8 @@ class Progress:
         """The last attempt that failed of the transaction that is tried again."""
         self._held: str | None = None
         """Since when nothing begins, where the query is paused."""
+        self._standing_since: float | None = None
+        self._stood_secs = 0.0
         self._asked: PendingCall | None = None
         self._calls: dict[str, float] = {}
         """Participants whose part of a commit runs on the driver now, by name, and since when."""
@@ -397,6 +399,7 @@ class Progress:
             since = self._stuck["since"] if self._stuck else iso(self.now())
             stuck = {"phase": str(phase), "txid": txid, "since": since, "reason": reason}
             self._stuck = None if phase is None else stuck
+            self._note_standing()
 
     def reached(self, spout: str, said: Any) -> None:
         """Record how far a spout is in what is committed; it is asked when the newest transaction has ended."""
@@ -411,11 +414,26 @@ class Progress:
             since = self._away["since"] if self._away else iso(self.now())
             away = {"phase": "PLANNING", "txid": txid, "since": since, "reason": reason}
             self._away = away if reason else None
+            self._note_standing()
 
     def held(self, held: bool) -> None:
         """Record that nothing begins, or that it does again."""
         with self._lock:
             self._held = (self._held or iso(self.now())) if held else None
+            self._note_standing()
+
+    def _note_standing(self) -> None:
+        stands = bool(self._held or self._stuck or self._away)
+        if stands != (self._standing_since is not None):
+            self._stood_secs = self.stood_secs
+            self._standing_since = self.clock() if stands else None
+
+    @property
+    def stood_secs(self) -> float:
+        """For how long in all nothing could begin: it was held, something was tried again, or a spout was away."""
+        with self._lock:
+            since = self._standing_since
+            return self._stood_secs + (0.0 if since is None else self.clock() - since)
 
     @property
     def away_reason(self) -> str:

@@ -10,7 +10,7 @@ from statefx.coordinator.attempt import Attempt, Batch
 from statefx.coordinator.participants import Participants, SnapshotPolicy
 from statefx.coordinator.progress import Progress, received_rows
 from statefx.coordinator.retrying import AttemptFailedError, StoppedError
-from statefx.coordinator.times import EventTimes, Numbers, Standstill, Ticks
+from statefx.coordinator.times import EventTimes, Numbers, ReadingClock, Standstill, Ticks
 from statefx.errors import BoltError, FailedException, FencedError, InputError, StateCorruptedError, StatefxError
 from statefx.log.log import TransactionLog
 from statefx.operators.acker import is_of_acks
@@ -114,8 +114,7 @@ class RunningAttempts:
     policy: SnapshotPolicy
     progress: Progress
     ticks: Ticks
-    _since_ms: int | None = field(default=None, init=False)
-    """When the first attempt began."""
+    _reading: ReadingClock = field(default_factory=ReadingClock, init=False)
     _knows_finished: bool = field(default=False, init=False)
     _counts_others: bool = field(default=False, init=False)
     """Whether too many series of counters were warned of."""
@@ -129,12 +128,15 @@ class RunningAttempts:
 
     def _holder(self) -> tuple[str, int] | None:
         """Return what holds event time back now; any thread may call it."""
-        if not self.checker.plan.timed or self.log.state.closed or self._since_ms is None:
+        since_ms = self._reading.since_ms
+        if not self.checker.plan.timed or self.log.state.closed or since_ms is None:
             return None
-        now_ms = round(self.progress.now() * 1000)
-        return self._standstill.holder(
-            self.log.state, now_ms, self._since_ms, self._partitions, self._times.finished
-        )  # fmt: skip
+        read_ms = self._reading.at(round(self.progress.now() * 1000), self._stood_ms)
+        return self._standstill.holder(self.log.state, read_ms, since_ms, self._partitions, self._times.finished)
+
+    @property
+    def _stood_ms(self) -> int:
+        return round(self.progress.stood_secs * 1000)
 
     def order(self, attempt: Attempt) -> Order:
         """Return the instruction for an attempt's tasks; FailedException if a spout on the driver fails it.
@@ -153,10 +155,17 @@ class RunningAttempts:
                 self._knows_finished = True
         newest = {name: kept[-1] for name, kept in state.snapshots.items()}
         due = self.policy.due(state.growth, newest)
-        clock_ms = state.clock_ms(attempt.name.txid)
+        clock_ms, reading = state.clock_ms(attempt.name.txid), self._reading
         assert clock_ms is not None  # PREPARING is in the log
-        staged, ahead = batch.emissions.times(clock_ms)
-        times = self._times.orders(state, self._since_ms or 0, attempt.partitions, staged, ahead, closing=batch.closes)
+        assert reading.since_ms is not None
+        read_ms, before = reading.of(attempt.name.txid), attempt.name.txid - 1
+        decided_ms = read_ms if state.decided == before else reading.of(state.decided)
+        staged, ahead = batch.emissions.times(read_ms)
+        # Who was held back while time was closed gets on with the transaction that ends it, whatever that began for.
+        closing = batch.closes or state.closed > 0
+        times = self._times.orders(
+            state, reading.since_ms, read_ms, decided_ms, attempt.partitions, staged, ahead, closing=closing
+        )
         ticks = self.ticks.due(attempt.name.txid, clock_ms)
         heads = state.heads_to_come()
         return Order(attempt.name, state.generation, heads, newest, due, attempt.orders, clock_ms, times, ticks)
@@ -197,8 +206,9 @@ class RunningAttempts:
         # Durable before any task begins: another driver has to find what this attempt reads (rules 3.7 and 3.9).
         record = Preparing(name.txid, name.attempt, generation, batch.input, append.committed, batch.planned)
         self.log.append(record)
-        if self._since_ms is None:
-            self._since_ms = self.log.state.clock_ms(name.txid)
+        clock_ms = self.log.state.clock_ms(name.txid)
+        assert clock_ms is not None
+        self._reading.begin(name.txid, clock_ms, self._stood_ms, self.log.state.decided)
 
     def processed(self, attempt: Attempt) -> None:
         """Make PROCESSED durable."""
@@ -220,9 +230,8 @@ class RunningAttempts:
         )
         decided = self._times.decided(self.log.state, complete.acks.values())
         record = replace(record, **decided, closes=batch.closes, counters=self._counters(complete))
-        clock_ms = self.log.state.clock_ms(attempt.name.txid) or 0
         self.log.append(record)
-        self._warn_of_standstill(complete, clock_ms, attempt.partitions)
+        self._warn_of_standstill(complete, attempt)
         self.progress.committing(attempt, sink_volumes(record.committables))
 
     def _counters(self, complete: Complete) -> Totals:
@@ -241,12 +250,14 @@ class RunningAttempts:
             )  # fmt: skip
         return added
 
-    def _warn_of_standstill(self, complete: Complete, clock_ms: int, partitions: Mapping[str, int]) -> None:
+    def _warn_of_standstill(self, complete: Complete, attempt: Attempt) -> None:
         if not self.checker.plan.timed or self.log.state.closed:
             return
-        self._partitions = partitions
-        acks, finished = complete.acks.values(), self._times.finished
-        warning = self._standstill.warning(self.log.state, acks, clock_ms, self._since_ms or 0, partitions, finished)
+        self._partitions = attempt.partitions
+        read_ms, since_ms = self._reading.of(attempt.name.txid), self._reading.since_ms or 0
+        warning = self._standstill.warning(
+            self.log.state, complete.acks.values(), read_ms, since_ms, attempt.partitions, self._times.finished
+        )
         if warning:
             logger.warning("%s: %s", self.name, warning)
 

@@ -62,11 +62,11 @@ class StagedEmissions(Emissions):
         plan = self.plan
         return orders_of(self.parts, {s: (plan.components[s].parallelism, _sharing(plan, s)) for s in plan.streams})
 
-    def times(self, clock_ms: int) -> tuple[Mapping[str, UnitTime], Mapping[str, int]]:
+    def times(self, read_ms: int) -> tuple[Mapping[str, UnitTime], Mapping[str, int]]:
         ahead: dict[str, int] = {}
         for part in self.parts:
             ahead[part.stream] = ahead.get(part.stream, 0) + part.ahead
-        return times_of(self.parts, self.plan.timings, clock_ms), ahead
+        return times_of(self.parts, self.plan.timings, read_ms), ahead
 
 
 def _sharing(plan: Plan, stream: str) -> Sharing:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -64,6 +64,39 @@ def _period(clock_ms: int, secs: float) -> int:
 
 
 @dataclass
+class ReadingClock:
+    """The driver's clock without the time in which nothing was read: it tells how long a unit has had no row.
+
+    Rule 14.5: what comes while a transaction is tried again, a commit is retried or the driver is paused waits in all
+    units. Another attempt has the time of the first one, so that it finds the same units idle.
+    """
+
+    since_ms: int | None = None
+    """When the first attempt of the driver began."""
+    _read_ms: dict[int, int] = field(default_factory=dict, init=False)
+    """When the transactions in flight, and the last one that is decided, have begun."""
+    _behind_ms: int = field(default=0, init=False)
+    """How far it is behind the driver's clock since the newest attempt began, and `_stood_ms` at that time."""
+    _stood_ms: int = field(default=0, init=False)
+
+    def begin(self, txid: int, clock_ms: int, stood_ms: int, decided: int) -> None:
+        """Begin an attempt; `stood_ms` is for how long in all nothing could begin, `decided` the last transaction."""
+        self._read_ms = {number: at for number, at in self._read_ms.items() if decided <= number <= txid}
+        if self.since_ms is None:
+            self.since_ms = clock_ms
+        self._read_ms.setdefault(txid, self.at(clock_ms, stood_ms))
+        self._behind_ms, self._stood_ms = clock_ms - self._read_ms[txid], stood_ms
+
+    def at(self, clock_ms: int, stood_ms: int) -> int:
+        """Return what it shows while nothing begins."""
+        return clock_ms - self._behind_ms - (stood_ms - self._stood_ms)
+
+    def of(self, txid: int) -> int:
+        """Return when a transaction of this driver has begun; `since_ms` for others, which tell nothing."""
+        return self._read_ms.get(txid, self.since_ms or 0)
+
+
+@dataclass
 class EventTimes:
     """Event time in the transactions of a plan.
 
@@ -78,6 +111,8 @@ class EventTimes:
         self,
         state: LogState,
         since_ms: int,
+        read_ms: int,
+        decided_ms: int,
         partitions: Mapping[str, int],
         staged: Mapping[str, UnitTime],
         ahead: Mapping[str, int],
@@ -86,8 +121,8 @@ class EventTimes:
     ) -> dict[TaskId, TimeOrder]:
         """Return each task's event time.
 
-        `since_ms` is when this driver's first attempt began, `partitions` how many each spout has, `staged` and `ahead`
-        the times of DataFrames' rows by stream and the number of rows too far ahead to count.
+        `since_ms`, `read_ms` and `decided_ms` are as of `TimeOrder`, `partitions` is how many each spout has, `staged`
+        and `ahead` the times of DataFrames' rows by stream and the number of rows too far ahead to count.
         """
         found: dict[TaskId, TimeOrder] = {}
         units = _by_source(state.unit_times) if self.plan.timed else {}
@@ -116,7 +151,9 @@ class EventTimes:
                 watermark = state.watermarks.get(str(id), BEGINNING)
                 left = None if finished is None else tuple(unfinished[task])
                 out = ahead.get(name, 0) if task == 0 else 0  # once: acks of all tasks are added up
-                found[id] = TimeOrder(watermark, unit_times, number_of, left, since_ms, closing, out)
+                found[id] = TimeOrder(
+                    watermark, unit_times, number_of, left, since_ms, read_ms, decided_ms, closing, out
+                )
         return found
 
     def decided(self, state: LogState, acks: Iterable[Ack]) -> dict[str, Any]:
@@ -131,23 +168,27 @@ class EventTimes:
             unit_times = then(unit_times, ack.time.unit_times)
             if ack.time.finished:
                 self.finished[ack.component].update(ack.time.finished)
-                unit_times = then(self._finished_before(state, ack.component, ack.time.finished), unit_times)
+        ended, together = self._ended(state)
+        unit_times = then(together, unit_times)
         new = {name: unit for name, unit in unit_times.items() if unit != state.unit_times.get(name)}
-        return {"watermarks": watermarks, "unit_times": new}
+        return {"watermarks": watermarks, "unit_times": new, "ended_units": ended}
 
-    def _finished_before(self, state: LogState, spout: str, finished: Iterable[int]) -> dict[str, UnitTime]:
-        """Return the times of partitions that are finished now, as one unit's.
+    def _ended(self, state: LogState) -> tuple[tuple[str, ...], dict[str, UnitTime]]:
+        """Return the units of finished partitions that the log has still, and their times, as one unit's.
 
         Their task may not have known them: it may have begun before the transaction was decided in which their first
         row came.
         """
+        ended: list[str] = []
         found: dict[str, UnitTime] = {}
-        for stream in self.plan.components[spout].timings:
-            units = [state.unit_times.get(unit_of(spout, number, stream)) for number in finished]
-            known = [unit for unit in units if unit is not None]
-            if known:
-                found[unit_of(spout, FINISHED, stream)] = max(known)
-        return found
+        units = _by_source(state.unit_times) if self.finished else {}
+        for spout, finished in self.finished.items():
+            for number, unit in units.get(spout, ()):
+                if number in finished:
+                    ended.append(unit)
+                    together, known = unit.replace(f"/{number}", f"/{FINISHED}", 1), state.unit_times[unit]
+                    found[together] = max(known, found.get(together, known))
+        return tuple(ended), found
 
 
 class Numbers:
@@ -191,7 +232,7 @@ AGAIN_MS = 600_000
 
 @dataclass
 class Standstill:
-    """Watches how event time gets on; times are those of the attempts (rule 9.9)."""
+    """Watches how event time gets on; times are `ReadingClock`'s."""
 
     plan: Plan
     _lowest: int = field(default=BEGINNING, init=False)
@@ -203,28 +244,28 @@ class Standstill:
         self,
         state: LogState,
         acks: Iterable[Ack],
-        clock_ms: int,
+        read_ms: int,
         since_ms: int,
         partitions: Mapping[str, int],
         finished: Mapping[str, Numbers],
     ) -> str:
         """Return a warning for a transaction that `state` has as decided, or "".
 
-        `since_ms` is when the driver's first attempt began; `partitions` and `finished` are as of `EventTimes`.
+        `read_ms` and `since_ms` are as of `TimeOrder`, `partitions` and `finished` are as of `EventTimes`.
         """
         times = [ack.time for ack in acks if ack.time is not None]
         lowest = min((time.watermark for time in times), default=BEGINNING)
         if self._since_ms is None or lowest > self._lowest or not times:
-            self._lowest, self._since_ms = lowest, clock_ms
+            self._lowest, self._since_ms = lowest, read_ms
             return ""
         rows_wait = any(unit.time_us > lowest for time in times for unit in time.unit_times.values())
-        still_ms = clock_ms - self._since_ms
-        recent = self._warned_ms is not None and clock_ms - self._warned_ms < AGAIN_MS
+        still_ms = read_ms - self._since_ms
+        recent = self._warned_ms is not None and read_ms - self._warned_ms < AGAIN_MS
         if not rows_wait or still_ms < STILL_MS or recent:
             return ""
-        held = self._holder(state, clock_ms, since_ms, partitions, finished)
+        held = self._holder(state, read_ms, since_ms, partitions, finished)
         if held:
-            self._warned_ms = clock_ms
+            self._warned_ms = read_ms
             still = "not begun" if lowest == BEGINNING else f"stood still at {time_of(lowest).isoformat()}"
             return f"event time has {still} for {still_ms // 1000} s, while rows come: {held}"
         return ""
@@ -232,13 +273,13 @@ class Standstill:
     def _holder(
         self,
         state: LogState,
-        clock_ms: int,
+        read_ms: int,
         since_ms: int,
         partitions: Mapping[str, int],
         finished: Mapping[str, Numbers],
     ) -> str:
         """Return what is furthest behind, and the remedy, or "" if nothing holds event time."""
-        held = self._furthest_behind(state, clock_ms, since_ms, partitions, finished)
+        held = self._furthest_behind(state, read_ms, since_ms, partitions, finished)
         if held is None:
             return ""
         _, unit = held
@@ -248,11 +289,7 @@ class Standstill:
             remedy = f'give it an idleAfter, as {unit.call}("{unit.component}", ..., idleAfter="5 minutes")'
         else:
             remedy = f"wait until its idleAfter of {unit.timing.idle_ms / 1000:g} s has passed, or make that shorter"
-        ended = (
-            ". If none comes any more, have isFinished of the spout say so"
-            if unit.what.startswith("partition ")
-            else ""
-        )
+        ended = ". If none comes any more, have isFinished of the spout say so" if unit.may_finish else ""
         return (
             f"{unit.what} holds it, which {came}. Windows and timers wait for that. If no rows may come for long, "
             f"{remedy}: what has no row for so long is not waited for{ended}"
@@ -261,46 +298,71 @@ class Standstill:
     def holder(
         self,
         state: LogState,
-        clock_ms: int,
+        read_ms: int,
         since_ms: int,
         partitions: Mapping[str, int],
         finished: Mapping[str, Numbers],
     ) -> tuple[str, int] | None:
         """Return the unit that holds event time, and how far it lets it come, or None; as `warning`."""
-        held = self._furthest_behind(state, clock_ms, since_ms, partitions, finished)
+        held = self._furthest_behind(state, read_ms, since_ms, partitions, finished)
         return None if held is None else (held[1].unit, held[0])
 
     def _furthest_behind(
         self,
         state: LogState,
-        clock_ms: int,
+        read_ms: int,
         since_ms: int,
         partitions: Mapping[str, int],
         finished: Mapping[str, Numbers],
     ) -> tuple[int, _Unit] | None:
-        held = [
-            (at, unit)
-            for unit in self._units(partitions, finished)
-            if (at := reached(state.unit_times.get(unit.unit), unit.timing, clock_ms, since_ms)) is not None
-        ]
+        def holding(units: Iterable[_Unit]) -> list[tuple[int, _Unit]]:
+            times = [(reached(state.unit_times.get(one.unit), one.timing, read_ms, since_ms), one) for one in units]
+            return [(at, one) for at, one in times if at is not None]
+
+        held: list[tuple[int, _Unit]] = []
+        for units, together in self._units(partitions, finished):
+            held += holding(units) or holding([together] if together and together.unit in state.unit_times else [])
         return min(held, key=itemgetter(0), default=None)
 
-    def _units(self, partitions: Mapping[str, int], finished: Mapping[str, Numbers]) -> Iterator[_Unit]:
-        """Yield all that can hold event time."""
+    def _units(
+        self, partitions: Mapping[str, int], finished: Mapping[str, Numbers]
+    ) -> Iterator[tuple[list[_Unit], _Unit | None]]:
+        """Yield all that can hold event time by stream, and what does if none of it holds (rule 14.11)."""
         for name, timing in self.plan.timings.items():
-            yield _Unit(name, name, f"the DataFrame {name!r}", "setStream", timing)
+            yield [_Unit(name, name, f"the DataFrame {name!r}", "setStream", timing)], None
         for name in sorted(self.plan.timed - self.plan.timings.keys()):
             component = self.plan.components[name]
             read = {edge.stream for edge in self.plan.outputs[name]}
             parted = has_partitions(component.operator)
             call = "setSpout" if component.kind is ComponentKind.SPOUT else "setBolt"
-            numbers: Iterable[int] = range(partitions.get(name, 0) if parted else component.parallelism)
+            numbers: Sequence[int] = range(partitions.get(name, 0) if parted else component.parallelism)
             if name in finished:
                 numbers = finished[name].lacking(partitions.get(name, 0))
+            what = f"{component.kind} {name!r}"
             for stream, timing in component.timings.items():
-                for number in numbers if stream in read else ():
-                    what = f"{'partition' if parted else 'task'} {number} of {component.kind} {name!r}"
-                    yield _Unit(name, unit_of(name, number, stream), what, call, timing)
+                if stream not in read:
+                    continue
+                together = _Unit(
+                    name,
+                    unit_of(name, FINISHED, stream),
+                    f"{what}, whose partitions are all finished or idle,",
+                    call,
+                    timing,
+                )
+                yield (
+                    [
+                        _Unit(
+                            name,
+                            unit_of(name, number, stream),
+                            f"{'partition' if parted else 'task'} {number} of {what}",
+                            call,
+                            timing,
+                            parted and len(numbers) > 1,  # else it holds as all of them, when it is finished
+                        )
+                        for number in numbers
+                    ],
+                    together if name in finished else None,
+                )
 
 
 class _Unit(NamedTuple):
@@ -311,3 +373,4 @@ class _Unit(NamedTuple):
     what: str
     call: str
     timing: Timing
+    may_finish: bool = False

@@ -498,12 +498,15 @@ class ReadyMade(Declared, Stateful):
         How many rows of the transaction came too late.
     due_ms : int
         When a transaction has to come, in milliseconds since the epoch; 0: never.
+    left : int or None
+        From which event time on it has emitted only a part of what is due, in microseconds since 1970.
     report : TreeReport or None
         What the transaction came to for trees, if it is the bolt that knows.
     """
 
     late: int = 0
     due_ms: int = 0
+    left: int | None = None
     report: TreeReport | None = None
 
 

@@ -31,7 +31,7 @@ from statefx.operators.tuples import isTick
 from statefx.operators.windows import Window, WindowedBolt
 from statefx.protocol.log_state import TIMERS_LEFT_MS
 from statefx.protocol.topology_identity import StateLayout
-from statefx.protocol.watermark import END
+from statefx.protocol.watermark import BEGINNING, END
 from statefx.state.view.time_index import LAST, micros, time_of
 
 # What both have in common: what they emit, by which fields they join, and what they can't join.
@@ -517,6 +517,7 @@ class IntervalJoin(Wired, ReadyMade, BatchBolt):
     def initState(self, state: Any) -> None:
         """Take the rows that wait."""
         self.late = self.due_ms = self._number = 0
+        self.left = None
         self._keys, self._forms = state, state.value("forms")
         self._noted_swept, self._noted_between = state.value("swept"), state.value("between")
         names = list(self._names)
@@ -656,7 +657,7 @@ class IntervalJoin(Wired, ReadyMade, BatchBolt):
             if all(drops):
                 self._swept = self._start = watermark
             else:
-                self.due_ms = TIMERS_LEFT_MS
+                self.due_ms, self.left = TIMERS_LEFT_MS, BEGINNING if self._swept is None else self._swept
         if self._is_new:
             self._forms.put(self._known)
         # Bounds that have changed are noted when a whole sweep has gone by them: until then it is not known up to which

@@ -216,9 +216,10 @@ class _Partitioned(ReplayingSpout):
     def isFinished(self, partition: int, metadata: Metadata) -> bool:
         """Return whether no row comes of a partition after the batch of this metadata.
 
-        A finished partition holds no watermark. Called where the spout has a ``timestamp``: in a task when the batch
-        has been emitted, and on the driver, when it starts, with the newest metadata of each partition. To say it
-        later, give the partition a batch without rows whose metadata says it.
+        A finished partition holds no watermark while others of the spout do; if all are finished, the latest time of
+        them all holds it, unless the spout has an ``idleAfter``. Called where the spout has a ``timestamp``: in a task
+        when the batch has been emitted, and on the driver, when it starts, with the newest metadata of each partition.
+        To say it later, give the partition a batch without rows whose metadata says it.
 
         Contract
         --------

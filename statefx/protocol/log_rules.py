@@ -314,12 +314,15 @@ def _committing(state: LogState, record: Committing) -> LogState:
         watermarks = dict(watermarks)
         for name, watermark in record.watermarks.items():
             watermarks[name] = max(watermark, watermarks.get(name, watermark))
+    unit_times = then(state.unit_times, record.unit_times)
+    if record.ended_units:
+        unit_times = {name: unit for name, unit in unit_times.items() if name not in record.ended_units}
     decided = evolved(
         _with(state, entry),
         snapshots=snapshots,
         growth=growth,
         watermarks=watermarks,
-        unit_times=then(state.unit_times, record.unit_times),
+        unit_times=unit_times,
         due_ms=record.due_ms,
         closed=state.closed or (record.txid if record.closes else 0),
     )

@@ -182,6 +182,7 @@ class Committing:
     # Event time, where it has got on: the watermarks of tasks, by ``component/task``, and the times of units.
     watermarks: Mapping[str, int] = field(default_factory=dict)
     unit_times: Mapping[str, UnitTime] = field(default_factory=dict)
+    ended_units: tuple[str, ...] = ()  # units of finished partitions, whose times are in that of all of them (14.11)
     # Rule 14.8: when a timer of the clock is due, in milliseconds since 1970: a transaction begins then.
     due_ms: int = 0
     closes: bool = False  # whether it has closed event time (rule 14.12)

@@ -80,12 +80,12 @@ def _even_shares(parts: Sequence[StagedPart], width: int) -> list[dict[str, Json
     return shares
 
 
-def times_of(parts: Sequence[StagedPart], timings: Mapping[str, Timing], clock_ms: int) -> dict[str, UnitTime]:
-    """Return the event times of a transaction's rows, by stream."""
+def times_of(parts: Sequence[StagedPart], timings: Mapping[str, Timing], read_ms: int) -> dict[str, UnitTime]:
+    """Return the event times of a transaction's rows, by stream; `read_ms` is as of `TimeOrder`."""
     found: dict[str, UnitTime] = {}
     for part in parts:
         if part.greatest_us is not None:
-            at_ms = 0 if timings[part.stream].idle_ms is None else clock_ms
+            at_ms = 0 if timings[part.stream].idle_ms is None else read_ms
             known = found.get(part.stream)
             greatest = part.greatest_us if known is None else max(known.time_us, part.greatest_us)
             found[part.stream] = UnitTime(greatest, at_ms)

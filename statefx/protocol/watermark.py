@@ -77,7 +77,7 @@ class UnitTime(NamedTuple):
     """The time of a unit."""
 
     time_us: int  # the greatest time of its rows
-    at_ms: int = 0  # the order's clock when the last row came; 0 where nobody asks whether it is idle
+    at_ms: int = 0  # the order's `read_ms` when the last row came; 0 where nobody asks whether it is idle
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,9 @@ class TimeOrder:
     partitions: int | None = None  # how many its spout has; None: it has none
     unfinished: tuple[int, ...] | None = None  # those of the task that are not finished; None: none ever is
     since_ms: int = 0  # when the driver's first attempt began: nobody was idle before
+    # Rule 14.5: when the attempt began, and the last one that is decided, by a clock that stands while nothing is read.
+    read_ms: int = 0
+    decided_ms: int = 0
     closing: bool = False  # whether the transaction closes event time: it reads nothing, and its watermark is `END`
     ahead: int = 0  # rows of a DataFrame whose times did not count
 
@@ -123,13 +126,13 @@ def least(watermarks: Iterable[int | None]) -> int | None:
     return min((each for each in watermarks if each is not None), default=None)
 
 
-def reached(unit: UnitTime | None, timing: Timing, clock_ms: int, since_ms: int) -> int | None:
-    """Return how far a unit has come by the order's clock, or None if it is idle."""
+def reached(unit: UnitTime | None, timing: Timing, read_ms: int, since_ms: int) -> int | None:
+    """Return how far a unit has come, or None if it is idle; `read_ms` is as of `TimeOrder`."""
     if timing.idle_ms is not None:
         # Rule 14.5: what has come meanwhile waits in all units, and is read one after the other.
         # A clock that ran ahead for a while has left times that are still to come: they say nothing.
-        last_ms = since_ms if unit is None or unit.at_ms > clock_ms else max(since_ms, unit.at_ms)
-        if clock_ms - last_ms >= timing.idle_ms:
+        last_ms = since_ms if unit is None or unit.at_ms > read_ms else max(since_ms, unit.at_ms)
+        if read_ms - last_ms >= timing.idle_ms:
             return None
     return BEGINNING if unit is None else max(BEGINNING, unit.time_us - timing.lateness_us)
 

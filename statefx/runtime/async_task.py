@@ -23,6 +23,7 @@ from statefx.operators.tuples import Tick
 from statefx.operators.user_errors import bolt_error
 from statefx.operators.waiting import Waiting, group_of
 from statefx.plan.levels import name_shown
+from statefx.protocol.watermark import END
 from statefx.runtime.batch_calls import BatchCalls
 from statefx.runtime.bolt_task import BoltTask, keys_of
 from statefx.runtime.calls import Call, Calls, Fed
@@ -196,7 +197,7 @@ class AsyncBoltTask(BoltTask):
         if retries is None:
             return
         retries.write(self._key_or_none)
-        if time is not None:
+        if time is not None and time.watermark != END:  # else they would wait for ever: calls do not delay a close
             time.hold(retries.held_watermark)
 
     def _key_or_none(self, tup: Any) -> str | None:

@@ -294,6 +294,8 @@ class BoltTask(Task):
         if isinstance(bolt, BatchBolt):
             with self._hook("finishBatch"):
                 check_nothing("finishBatch", self._object.finishBatch(attempt.collector))
+        if attempt.time is not None and (left := self._left()) is not None:
+            attempt.time.hold_input(left)
         if attempt.trees is not None:
             assert self._guarded is not None
             self._guarded.count_lost("finishBatch" if isinstance(bolt, BatchBolt) else "onTimer")
@@ -340,11 +342,21 @@ class BoltTask(Task):
                             check_nothing("onTimer", given)
             timers.fired = None
 
+    def _left(self) -> int | None:
+        """Return from which event time on a later transaction emits what is due by now, or None if nothing is left."""
+        if isinstance(self._object, ReadyMade):
+            return self._object.left
+        watermark = self.attempt.watermark
+        if self._timers is None or watermark is None:
+            return None
+        first = due_micros(self._timers, Clock.EVENT)
+        # More were due than one transaction fires, or it was set when the others had fired.
+        return first if first is not None and first <= watermark else None
+
     def _due_ms(self, timers: Timers) -> int:
         """Return when a transaction is due for a timer; 0: never."""
-        watermark, first = self.attempt.watermark, due_micros(timers, Clock.EVENT)
-        if watermark is not None and first is not None and first <= watermark:
-            return TIMERS_LEFT_MS  # more were due than one transaction fires, or it was set when the others had fired
+        if self._left() is not None:
+            return TIMERS_LEFT_MS
         due = due_micros(timers, Clock.PROCESSING)
         return 0 if due is None else max(1, -(-due // 1000))
 

@@ -89,7 +89,7 @@ class TaskTime:
     def __init__(self, plan: Plan, task: TaskId, clock_ms: int) -> None:
         component = plan.components[task.component]
         self._task = task
-        self._clock_ms = clock_ms
+        self._clock_us = clock_ms * 1000
         self._width = component.parallelism
         self._is_source = component.kind in (ComponentKind.SPOUT, ComponentKind.STREAM)
         self._is_stream = component.kind is ComponentKind.STREAM
@@ -110,7 +110,7 @@ class TaskTime:
         self.late = 0
 
     def _times(self, schema: pa.Schema, timing: Timing, unit: str) -> StreamTimes:
-        return StreamTimes(schema.get_field_index(timing.field), self._clock_ms * 1000 + timing.ahead_us, unit)
+        return StreamTimes(schema.get_field_index(timing.field), self._clock_us + timing.ahead_us, unit)
 
     def open(self, told: TimeOrder) -> None:
         self._told = told
@@ -131,24 +131,26 @@ class TaskTime:
 
     def end_input(self, barriers: int | None, parts: Mapping[str, Part]) -> None:
         """Advance to what the barriers of the input allow."""
-        if self._told.closing:  # rule 14.12
-            self._get_on(END, {})
-            return
-        self._get_on(barriers, parts)
+        # Rule 14.12: who reads from a task that has rows left to emit closes when that has emitted them.
+        self._get_on(END if self._told.closing and barriers is None else barriers, parts)
 
     @property
     def readers_watermark(self) -> int:
         """The watermark to which a bolt's task has let its readers come so far, idle or not."""
         known = self._told.unit_times
         found = least(
-            reached(known.get(unit), replace(timing, idle_ms=None), clock_ms=0, since_ms=0)
+            reached(known.get(unit), replace(timing, idle_ms=None), read_ms=0, since_ms=0)
             for unit, timing, _ in self._units()
         )
         return self.watermark if found is None else found  # by its own times, if some count
 
     def hold(self, watermark: int | None) -> None:
         """Have readers wait at a watermark, for rows that are still to be emitted; None: for none."""
-        self._held = watermark
+        self._held = least([self._held, watermark])
+
+    def hold_input(self, first: int) -> None:
+        """Have readers wait for what is still to be emitted of times of the input from `first` on."""
+        self.hold(min(first, self.readers_watermark))
 
     def end_output(self) -> None:
         """Advance by the rows that were emitted, if their times count."""
@@ -197,7 +199,7 @@ class TaskTime:
         finished = self._together(stream)
         if finished is None:
             return Part(holding)
-        return Part(holding, reached(finished, timing, self._clock_ms, self._told.since_ms))
+        return Part(holding, self._come(finished, timing))
 
     def _together(self, stream: str) -> UnitTime | None:
         """Return the time of the finished partitions of a stream, as one unit."""
@@ -212,11 +214,17 @@ class TaskTime:
 
     def _reached(self, unit: str, timing: Timing, greatest: int | None = None) -> int | None:
         known = self._told.unit_times.get(unit) if greatest is None else self._now(unit, greatest, timing)
-        return reached(known, timing, self._clock_ms, self._told.since_ms)
+        return self._come(known, timing)
+
+    def _come(self, unit: UnitTime | None, timing: Timing) -> int | None:
+        # What is in flight may have brought rows of it, which nobody here knows of.
+        told = self._told
+        read_ms = told.read_ms if unit is not None and unit.at_ms == told.read_ms else told.decided_ms
+        return reached(unit, timing, read_ms, told.since_ms)
 
     def _now(self, unit: str, greatest: int, timing: Timing) -> UnitTime:
         before = self._told.unit_times.get(unit)
-        at_ms = 0 if timing.idle_ms is None else self._clock_ms
+        at_ms = 0 if timing.idle_ms is None else self._told.read_ms
         return UnitTime(greatest if before is None else max(before.time_us, greatest), at_ms)
 
     def report(self) -> TimeReport:

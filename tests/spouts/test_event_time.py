@@ -2,14 +2,16 @@
 
 import random
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 
 from statefx import BasicBolt, BatchBolt, TopologyBuilder
-from statefx.errors import TopologyError
+from statefx.errors import FailedException, TopologyError
 from statefx.log.log import read_state
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, Limits
+from statefx.testing.faults import HooksFail, JobFails
 from tests.spouts import timed
 from tests.spouts.timed import (
     START,
@@ -131,6 +133,74 @@ def test_nobody_is_idle_right_after_a_week_of_standing_still(tmp_path):
     tester = tester.restart(now=START + timedelta(days=7))
     tester.drain()
     assert watermarks(tester) == [10, 10, 15]
+
+
+class Commits(Watch):
+    """Has something to do at each commit."""
+
+    def preCommit(self, txid):
+        pass
+
+
+class Away(Planned):
+    """Can't say what there is as often as it is told to."""
+
+    times = []
+
+    def planPartitionBatch(self, partition, lastMetadata):
+        if self.times:
+            raise FailedException(self.times.pop())
+        return super().planPartitionBatch(partition, lastMetadata)
+
+
+def fail(driver):
+    driver.inject(JobFails(), JobFails())
+
+
+def commit_later(driver):
+    driver.inject(HooksFail(), HooksFail())
+    driver.when("pause", lambda: driver.advance(300))
+
+
+def fail_to_plan(driver):
+    Away.times[:] = ["away"]
+    driver.when("pause", lambda: driver.advance(300))
+
+
+def pause(driver):
+    driver._coordinator.hold(True)
+    driver.advance(300)
+    driver._coordinator.hold(False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("stand_still", [fail, commit_later, fail_to_plan, pause])
+def test_windows_are_those_of_a_run_in_which_nothing_stood_still(stand_still, seed, tmp_path):
+    """What comes meanwhile waits in all partitions: none is idle for having had no row in that time (rule 14.5)."""
+    chance = random.Random(seed)
+    script = [[[10 * number], [10 * number - 5] if chance.random() < 0.4 else []] for number in range(12)]
+    breaks = chance.sample(range(1, 11), 3)
+    secs = [chance.choice([5, 20, 40]) for _ in script]
+
+    def run(place, stand_still):
+        builder = TopologyBuilder("stands")
+        builder.setSpout("spout", Away(script), timestamp="at", idleAfter="1 minute")
+        builder.setBolt("watch", Commits()).fieldsGrouping("spout", "partition")
+        config = {"topology.transaction.retry.delay.ms": 120_000}
+        with begun(builder.createTopology(), place, config=config) as driver:
+            for number in range(len(script)):
+                driver.advance(secs[number])
+                if number in breaks:
+                    stand_still(driver)
+                driver.emit()
+            return watermarks(driver), driver._time() - START.timestamp()
+
+    wanted, lasted = run(tmp_path / "smooth", lambda driver: None)
+    assert len(set(wanted)) > 3, "it gets on while a partition is idle"
+    found, took = run(tmp_path / "breaks", stand_still)
+    assert took > lasted + 300
+    assert found == wanted
 
 
 # ---- times that are wrong
@@ -478,24 +548,34 @@ def test_other_tasks_at_each_start_move_no_watermark(seed, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6))
-def test_with_several_in_flight_it_may_lag_and_never_goes_back(seed, tmp_path):
+@pytest.mark.parametrize("idle", [None, 20])
+@pytest.mark.parametrize("seed", range(7, 13))
+def test_with_several_in_flight_it_may_lag_and_never_goes_back(seed, idle, tmp_path):
+    """Whoever has had rows in one that is in flight is not idle; one that wakes there was so before."""
     chance = random.Random(seed)
-    source = Source(chance, [Planned, Opaque])
-    source.idle = None
+    source = Source(chance, [Planned, Opaque], paces=(0, 50))
+    source.idle = idle
     of = topology([source], 1, 1)
     config = {"topology.max.spout.pending": PENDING}
     with timed.begun(of, tmp_path, config=config, now=START + timedelta(minutes=1), seed=seed) as driver:
+        for txid in range(1, ROUNDS + 1):
+            driver.when(f"before PREPARING({txid}, 0)", partial(driver.advance, chance.choice([3, 9, 15])))
         driver.drain()
         rounds = list(seen(driver).values())[:ROUNDS]
-        whole = expected([source], [each[2] for each in rounds], [rounds[0][2]] * ROUNDS)
-        lowest = float("-inf")
+        clocks, lowest = [each[2] for each in rounds], float("-inf")
+        whole = expected([source], clocks, [clocks[0]] * ROUNDS)
         most = [lowest if each is None else each for each in whole]
         found = [lowest if each[1] is None else each[1] for each in rounds]
         assert found == sorted(found)
+        units = list(source.units(clocks, [clocks[0]] * ROUNDS))
+        bound = lowest
         for number, watermark in enumerate(found):
-            assert watermark <= most[number]
-            assert number < PENDING or watermark >= most[number - PENDING], "it lags by no more than what was in flight"
+            recent = list(zip(*units[max(0, number - PENDING) : number + 1], strict=True))
+            held = [lowest if part[-1] is None else part[-1] for part in recent if "idle" not in part]
+            bound = max(bound, min(held, default=float("inf")))
+            assert watermark <= (most[number] if idle is None else bound)
+            late = number >= PENDING and idle is None
+            assert not late or watermark >= most[number - PENDING], "it lags by no more than what was in flight"
 
 
 @pytest.mark.daily(3)
@@ -515,6 +595,14 @@ def test_finished_partitions_hold_no_watermark(seed, tmp_path):
     rounds = list(seen(driver).values())[:ROUNDS]
     clocks, starts = [each[2] for each in rounds], [began[each[3]] for each in rounds]
     assert [each[1] for each in rounds] == expected(sources, clocks, starts)
+    left = set(read_state(FolderStorage(tmp_path)).unit_times)
+    finished = {
+        f"spout-{number}/{part}"
+        for number, one in enumerate(sources)
+        for part in range(one.parts)
+        if one.ends[part] is not None
+    }
+    assert not left & finished, "they are one unit, however many they are"
     driver.close()
 
 

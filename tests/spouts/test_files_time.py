@@ -9,7 +9,9 @@ import pytest
 from statefx import TopologyBuilder
 from statefx.connectors.files import FilePartitionedSpout
 from statefx.connectors.files import spout as spouts
+from statefx.log.log import read_state
 from statefx.state.view.time_index import micros
+from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester
 from tests.spouts.timed import START, Watch
 
@@ -30,6 +32,7 @@ def test_files_read_to_their_ends_hold_no_watermark(tasks, tmp_path):
     made(tmp_path, "d.json", times([100]))
     with TopologyTester(of_time(folder, tasks), tmp_path / "checkpoint", now=START) as tester:
         assert tester.emit().progress.watermarks["watch"] == micros(START + timedelta(seconds=100))
+    assert set(read_state(FolderStorage(tmp_path / "checkpoint")).unit_times) == {"rows/-1"}
 
 
 @pytest.mark.slow

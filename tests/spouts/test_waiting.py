@@ -146,6 +146,40 @@ def ran(driver, secs=30):
         driver.advance(secs)
 
 
+def two(past, live):
+    """Return a topology whose bolt reads from a spout that has ended, and from one that goes on."""
+    builder = TopologyBuilder("two")
+    watch = builder.setBolt("watch", Watch())
+    for name, spout in (("past", past), ("live", live)):
+        builder.setSpout(name, spout, timestamp="at", idleAfter="1 hour" if name == "live" else None)
+        watch.fieldsGrouping(name, "partition")
+    return builder.createTopology()
+
+
+LIVE = [[[n]] for n in range(ROUNDS)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("past", "named"),
+    [
+        (PlannedEnds([[[3]]], [0]), "spout 'past', whose partitions are all finished or idle,"),
+        (PlannedEnds([[[3], [2]], [[], [1]]], [0, 1]), "spout 'past', whose partitions are all finished or idle,"),
+        (PlannedEnds([[[3], [5]]], [None, 0]), "partition 0 of spout 'past'"),
+    ],
+    ids=["finished", "later", "silent"],
+)
+def test_a_spout_that_has_ended_is_named_with_a_remedy_that_helps(past, named, tmp_path, caplog):
+    with begun(two(past, Planned(LIVE)), tmp_path / "held") as driver:
+        ran(driver)
+        assert timed.watermarks(driver)[-1] == 3
+    found = warnings(caplog)
+    assert found
+    assert f"{named} holds it, which has had rows up to 2026-01-01T00:00:03+00:00" in found[0]
+    assert 'setSpout("past", ..., idleAfter="5 minutes")' in found[0]
+    assert "isFinished" not in found[0]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("of", "named"),
