@@ -32,7 +32,8 @@ from statefx.storage import Storage, Stored
 
 ADVANCES_MAX = 50
 """How many transactions an image takes before it is opened anew: opening costs as much as ten small transactions, and a
-copy on disk may not lie hundreds behind (`statefx.state.changelog.merging.COVERED_MAX`)."""
+copy on disk may not lie hundreds behind (`statefx.state.changelog.merging.COVERED_MAX`). Nor may files be merged for
+longer by the snapshot of when it was opened: what begins before a newer one has to name that among what it covers."""
 
 ADVANCED_BYTES_MAX = 16 << 20
 """Of changelog files whose entries an image takes."""
