@@ -209,13 +209,14 @@ class Changelog:
         return Route(self.storage, at, False, self.find_snapshot(snapshot), steps)
 
     def _older(self, cached: Version, snapshot: SnapshotRef) -> list[Artefact] | None:
-        """Return the steps from a cache older than the snapshot, if they are there and less to read than it is."""
+        """Return the steps from a cache older than the snapshot, if they are there and less to read than it is.
+
+        Their entries are not read yet: who finds them damaged takes the route without the cache.
+        """
         try:
             found, at = self._back(snapshot.version, (cached,), cached.txid, snapshot.size_bytes)
-        except StateCorruptedError as error:
-            if error.missing:
-                return None
-            raise
+        except StateCorruptedError:
+            return None
         return found[::-1] if at == cached else None
 
     def _back(

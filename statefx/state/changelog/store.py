@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import ClassVar, cast
 
+from statefx.errors import StateCorruptedError
 from statefx.protocol.identity import EMPTY, Namespace, Version
 from statefx.state.changelog import sweeping
 from statefx.state.changelog.chain import Changelog
@@ -372,7 +373,12 @@ class MaterialisationCache:
             )
         elif self.limit_bytes is not None:
             return found
-        found.apply(route.chunks(), self.limit_bytes)
+        try:
+            found.apply(route.chunks(), self.limit_bytes)
+        except StateCorruptedError:
+            if context.snapshot is None or not route.cached or route.start.txid >= context.snapshot.version.txid:
+                raise
+            return self._at(changelog, context, None)  # what is damaged may be older than the snapshot
         return found
 
 
