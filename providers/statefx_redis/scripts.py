@@ -261,7 +261,7 @@ return found
 """
 """As `LOOK`; token, least, most -> as `LOOK`, with how many keys there are between."""
 
-PREPARE = f"""{_META}
+PREPARE = f"""{_META}{_ENTRY}
 local wrong = foreign({{'hash', 'hash', 'hash'}})
 if wrong then return wrong end
 local m, unsound = meta()
@@ -271,6 +271,9 @@ if entry.generation < m.generation then return {{'FENCED', KEYS[1], m.generation
 if m.txid ~= entry.base_txid or m.token ~= entry.base_token or m.next_token then
   return {{'MOVED', m.txid, m.token}}
 end
+local before, unregistered = entry_of(KEYS[2], ARGV[3])
+if unregistered then return unregistered end
+if before and before.chunks >= 0 then return {{'OK'}} end  -- a late copy: by now all is there, and may be decided
 if not m.known then
   if ARGV[1] ~= 'registered' then return {{'REGISTER'}} end
   redis.call('HSET', KEYS[1], 'generation', entry.generation, 'lineage', ARGV[2])
@@ -279,7 +282,7 @@ redis.call('HSET', KEYS[2], ARGV[3], ARGV[4])
 redis.call('HSET', KEYS[3], unpack(ARGV, 5))
 return {{'OK'}}
 """
-"""meta, tokens, prepared; 'registered' or '', lineage, token, entry, field, chunk, ... -> OK."""
+"""meta, tokens, prepared; 'registered' or '', lineage, token, entry, field, chunk, ... -> OK. Again is a no-op."""
 
 _CHUNK = """
 local function chunk_of(key, field)

@@ -367,7 +367,8 @@ class LocalImages:
         if not self._may_replace(look):
             return self.private()
         if look.route.cached:
-            with contextlib.suppress(UnusableError):
+            # Damage of files: of those that are older than the snapshot, maybe, and a new copy needs none of them.
+            with contextlib.suppress(UnusableError, StateCorruptedError):
                 self._write(self._path, look.route, shared=True)
                 return self._written()
         self._replace()
@@ -433,7 +434,7 @@ _UNKNOWN = object()
 
 
 class RocksDbImage(Image):
-    """The image of one version; moves to a private copy when it finds damage.
+    """The image of one version; moves to a private copy when it finds damage of the shared one or on the way from it.
 
     `hot` is what the process remembers of the namespace. What it does not know is looked up in the changes that the
     database lacks, which are read when they are needed, and then in the database.
@@ -465,8 +466,13 @@ class RocksDbImage(Image):
     def _lacking(self) -> OrderedEntries[bytes | None]:
         """Return what the database lacks; None deletes."""
         if self._changes is None:
+            try:
+                chunks = [*self._opened.lacking()]
+            except StateCorruptedError:
+                self._move()  # what is damaged may be older than the snapshot, and a new copy lacks nothing
+                chunks = []
             self._changes = OrderedEntries()
-            for keys, values in (*self._opened.lacking(), *self._applied):
+            for keys, values in (*chunks, *self._applied):
                 self._changes.apply(keys, values)
         return self._changes
 
@@ -514,7 +520,7 @@ class RocksDbImage(Image):
             yield from self._scan(start, stop, reverse)
 
     def _scan(self, start: bytes | None, stop: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
-        database, changes = self._opened.database, self._lacking()
+        changes, database = self._lacking(), self._opened.database  # in this order: the first may replace the second
         rows = iter(()) if database is None else database.scan(start, stop, reverse)
         return merge(changes.between(start, stop, reverse), rows, reverse) if changes else rows
 

@@ -182,6 +182,31 @@ class DurabilityContract(StoreContract):
             assert caught.value.missing is (left is None)
             machine.close()
 
+    @pytest.mark.parametrize("damage", DAMAGES)
+    def test_damage_in_what_a_snapshot_has_stops_no_machine(self, site: Site, damage: str) -> None:
+        """Also not one whose cache is older, so that the changes since would be less to read than the snapshot."""
+        old = site.commit(EMPTY, {b"large": bytes(range(256)) * 40})
+        other, cached = site.elsewhere(), site.open(old)
+        other.storage, other.cache = site.storage, other.root
+        assert image(cached) == image(other.open(old, read_only=True)) == image(other.open(old))
+        cached.close()
+        damaged = other.commit(old, {b"a": b"1"})
+        version = other.commit(damaged, {b"b": b"1"})
+        snapshot = self._snapshot(other, version)
+        version = other.commit(version, {b"c": b"1"}, snapshot=snapshot)
+        expected = image(other.open(version, snapshot=snapshot))
+        [name] = [name for name in site.files() if damaged.token in name]
+        left = DAMAGES[damage](site.storage.read(name))
+        site.storage.delete([name])
+        if left is not None:
+            site.storage.put(name, left)
+        for _ in range(3):
+            store = site.open(version, snapshot=snapshot)
+            assert image(store) == expected
+            store.close()
+            version = site.commit(version, {b"d": b"1"}, snapshot=snapshot)
+            expected[b"d"] = b"1"
+
     def test_a_file_of_another_namespace_is_found_and_named(self, site: Site) -> None:
         self._require(site, StateLocation.CHECKPOINT)
         version = site.commit(EMPTY, {b"a": b"1"})

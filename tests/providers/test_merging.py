@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -12,13 +13,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from statefx.errors import StateCorruptedError
+from statefx.protocol.log_rules import SNAPSHOTS_KEPT
 from statefx.state.changelog import merging
+from statefx.state.changelog import store as store_module
 from statefx.state.changelog.chain import Changelog
 from statefx.state.changelog.files import Artefact, changelog_name, read_file, read_head
 from statefx.state.contract import ranges
 from statefx.state.contract.store import EMPTY, Namespace, Retention, SnapshotRef, StateProvider, Version, prepare_as
 from statefx.storage import FolderStorage
-from statefx.testing.site import Site, image, prepare, writes
+from statefx.testing.site import Site, changed, image, prepare, writes
 from statefx_memory import MemoryStateProvider
 from statefx_rocksdb import RocksDbStateProvider
 
@@ -299,3 +302,48 @@ class TestStores:
             expected.update(changes)
             for machine in (site, site.elsewhere()):
                 assert image(machine.open(version, snapshot=snapshot)) == expected
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("seed", range(12))
+    def test_all_that_is_retained_is_right_on_a_new_machine(
+        self, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Tasks that stay, and know the snapshot of when they came; few versions are named; sweeps; ways back."""
+        monkeypatch.setattr(merging, "COVERED_MAX", 6)
+        monkeypatch.setattr(store_module, "ADVANCES_MAX", 3)
+        monkeypatch.setattr(merging, "TIERS_BYTES", (100, 300, 1000))
+        drawn, site = random.Random(seed), Site(MemoryStateProvider({}), tmp_path)
+        site.files_max = 1
+        version, states = EMPTY, {EMPTY: dict[bytes, bytes]()}
+        newest: SnapshotRef | None = None
+        snapshots, pins = tuple[SnapshotRef, ...](), dict[Version, SnapshotRef | None]()
+        task = site.open()
+        for txid in range(1, 60):
+            if drawn.random() < 0.2:
+                prepare(site.open(version, snapshot=newest), txid, writes({b"a": b"of an attempt"}))
+            keys = drawn.sample([b"a", b"b", b"c", b"d"], drawn.randrange(3))
+            changes = writes({key: drawn.choice([None, b"%d" % txid, bytes(150)]) for key in keys})
+            token, before = prepare(task, txid, changes), version
+            if drawn.random() < 0.1 and before not in (EMPTY, *(each.version for each in snapshots)):
+                newest = task.snapshot()
+                assert newest is not None
+                snapshots = (*snapshots, newest)[-SNAPSHOTS_KEPT:]
+            version = Version(txid, token)
+            states[version] = changed(states[before], changes)
+            if drawn.random() < 0.05:
+                pins[version] = newest
+            goes_back = pins and drawn.random() < 0.05
+            if goes_back:
+                version, newest = drawn.choice(list(pins.items()))
+                snapshots = () if newest is None else (newest,)
+            if goes_back or drawn.random() < 0.3 or not task.advance(txid, token, changes):
+                task.close()
+                task = site.open(version, snapshot=newest)
+            if drawn.random() < 0.5:
+                site.sweep(Retention(1, version, snapshots, 0, since=version.txid, pinned=tuple(pins.items())))
+            kept = [(version, newest), (version, next(iter(snapshots), None)), *pins.items()]
+            for number, (at, snapshot) in enumerate((*kept, *((each.version, each) for each in snapshots))):
+                machine = Site(site.provider, tmp_path / f"machine-{txid}-{number}", site.lineage)
+                machine.storage = site.storage
+                assert image(machine.open(at, snapshot=snapshot)) == states[at], (txid, at, snapshot)
+                machine.close()

@@ -83,6 +83,40 @@ def test_a_crash_at_any_round_trip_leaves_the_old_image_or_the_new(site: Site) -
     assert at > 30
 
 
+@pytest.mark.slow
+def test_a_late_copy_of_any_call_changes_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection is given up, the call is sent on another, and what is left of it on the first one comes after all.
+
+    It comes at every later moment, since any of them may be the one.
+    """
+    original, copied, made = Server.eval, 0, list[tuple[Server, str, Any, tuple[Any, ...]]]()
+
+    def late() -> None:
+        if copied <= len(made):
+            server, script, names, arguments = made[copied - 1]
+            server.call(names[0], lambda client: client.eval(script, len(names), *names, *arguments))
+
+    def call(server: Server, script: str, names: Any, *arguments: Any) -> Any:
+        late()
+        answer = original(server, script, names, *arguments)
+        made.append((server, script, names, arguments))
+        late()
+        return answer
+
+    monkeypatch.setattr(Server, "eval", call)
+    while copied <= len(made):
+        copied += 1
+        made.clear()
+        old, new = begin(site, task=copied)
+        rolled_back = site.open(old, task=copied)
+        rolled_back.rollback(2, prepare(rolled_back, 2, writes({b"a": b"of an attempt"})))
+        assert image(site.open(new, task=copied, read_only=True)) == NEW, "from the decision on"
+        site.open(old, task=copied).commit(2, new.token)
+        site.sweep(Retention(1, new, (), 0), task=copied)
+        assert image(site.open(new, task=copied)) == NEW
+    assert copied > 30
+
+
 def got(store: StateStore) -> dict[bytes, bytes | None]:
     return dict(zip(ALL, store.get(ALL), strict=True))
 

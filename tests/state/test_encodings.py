@@ -271,6 +271,70 @@ def test_what_a_codec_cannot_reach_is_no_damage(checkpoint_at, tmp_path, raised)
     attempted("decode_key", lambda s: list(s.items()), "decode", "key")
 
 
+class Unsteady(Json):
+    """A codec that can't reach what it needs, once, at the `fails`-th of some calls."""
+
+    def __init__(self, call, fails=1):
+        self.left = fails
+        self._call = getattr(self, call)
+        setattr(self, call, self._try)
+
+    def _try(self, thing):
+        self.left -= 1
+        if not self.left:
+            raise ConnectionError("the schema registry is down")
+        return self._call(thing)
+
+
+def with_ttl(state):
+    return state.map("t", ttl="1 day")
+
+
+READS = {
+    "get": ("decode_value", lambda s: s.get("a")),
+    "get of a key": ("encode_key", lambda s: s.get("a")),
+    "getAll": ("encode_key", lambda s: s.getAll(["a"])),
+    "prefetch": ("encode_key", lambda s: s.prefetch(["a"])),
+    "keys that were found": ("decode_key", lambda s: list(s.getAll(["a", "b"]))),
+    "a key among those": ("encode_key", lambda s: s.getAll([]).get("a")),
+    "items": ("decode_key", lambda s: list(s.items())),
+    "items from a key": ("encode_key", lambda s: s.items("a")),
+    "items of a map": ("decode_key", lambda s: list(s.map("m").items())),
+    "items of a map with a ttl": ("decode_key", lambda s: list(with_ttl(s).items())),
+    "deleteRange": ("decode_key", lambda s: s.deleteRange(None, None)),
+    "deleteRange of a map with a ttl": ("decode_key", lambda s: with_ttl(s).deleteRange(None, None)),
+}
+
+
+@pytest.fixture
+def filled(checkpoint_at, tmp_path):
+    """Opens a state with some entries by a codec."""
+    checkpoint = checkpoint_at(tmp_path)
+    state = checkpoint.open(codec=Json(), clock_ms=0)
+    for entries in (state, state.map("m"), with_ttl(state)):
+        entries.putAll({"a": 1, "b": 2})
+    version = committed(state)
+    return lambda codec: checkpoint.open(version, codec=codec, clock_ms=0)
+
+
+@pytest.mark.parametrize(("call", "read"), READS.values(), ids=READS)
+def test_nothing_is_prepared_where_a_codec_could_not_read(filled, call, read):
+    """``except Exception: count = 0``, as with a store that is down."""
+    state = filled(Unsteady(call))
+    with pytest.raises(StateError, match="the schema registry is down"):
+        read(state)
+    with pytest.raises(StateError, match="the schema registry is down"):
+        committed(state)
+
+
+@pytest.mark.parametrize("of", [lambda s: s, with_ttl], ids=["state", "map with a ttl"])
+def test_a_delete_range_that_fails_deletes_nothing(filled, of):
+    state = filled(Unsteady("decode_key", fails=2))
+    with pytest.raises(StateError, match="the schema registry is down"):
+        of(state).deleteRange(None, None)
+    assert dict(of(state).items()) == {"a": 1, "b": 2}
+
+
 @pytest.mark.parametrize(
     "raised", [FailedException("not now"), MemoryError()], ids=lambda raised: type(raised).__name__
 )
@@ -298,7 +362,7 @@ def test_the_standard_codec_pays_nothing(checkpoint_at, tmp_path):
 
     state = checkpoint_at(tmp_path).open()
     assert type(state._overlay) is Overlay
-    assert type(state._codec) is StandardCodec
+    assert type(state._overlay.codec) is StandardCodec
     assert isinstance(state, KeyValueState)
 
 

@@ -226,8 +226,10 @@ def test_the_sorted_changes_and_nothing_else_are_prepared(checkpoint):
     state.delete("b")
     state.delete("absent")
     state.prepareCommit(2)
-    assert [key for key, _ in prepared] == [state._codec.encode_key(key) for key in (1, "b", "c", "d", b"x", ("x",))]
-    assert dict(prepared)[state._codec.encode_key("b")] is None
+    assert [key for key, _ in prepared] == [
+        state._overlay.codec.encode_key(key) for key in (1, "b", "c", "d", b"x", ("x",))
+    ]
+    assert dict(prepared)[state._overlay.codec.encode_key("b")] is None
     state.close()
 
 

@@ -123,15 +123,20 @@ class Changelog:
     ) -> int:
         """Write what `version` changes on top of `previous`; with what it takes in, where there are many files.
 
-        What is before `snapshot`, the newest one that the log names, is not taken in. Returns the bytes by which the
-        files of the chain have grown; negative if they take less than before.
+        What begins before `snapshot`, the newest one that the log names, is not taken in. Returns the bytes by which
+        the files of the chain have grown; negative if they take less than before.
         """
         oldest = 0 if snapshot is None else snapshot.version.txid
         try:
             lines, sizes = self._beneath(previous, oldest)
             taken = merging.taken_in(sizes, merging.files_of(self.namespace, files_max), lambda: _size(writes))
             files = self._load([version_of(line) for line in lines[:taken]])
-            written = self._write(version, generation, previous, (lines[taken:], sizes[taken:]), files, writes)
+            if files and files[-1].identity.predecessor.txid < oldest:
+                # It began before the snapshot, and names it. Taken in again and again it would forget it, and lead back
+                # to files that the sweep has deleted.
+                del files[-1]
+            beneath = lines[len(files) :], sizes[len(files) :]
+            written = self._write(version, generation, previous, beneath, files, writes)
         except StateCorruptedError as error:  # of what is prepared already: not the fault of this transaction
             logger.warning("changelogs of %s can't be merged: %s", self.namespace, error)
             files = []
@@ -204,13 +209,14 @@ class Changelog:
         return Route(self.storage, at, False, self.find_snapshot(snapshot), steps)
 
     def _older(self, cached: Version, snapshot: SnapshotRef) -> list[Artefact] | None:
-        """Return the steps from a cache older than the snapshot, if they are there and less to read than it is."""
+        """Return the steps from a cache older than the snapshot, if they are there and less to read than it is.
+
+        Their entries are not read yet: who finds them damaged takes the route without the cache.
+        """
         try:
             found, at = self._back(snapshot.version, (cached,), cached.txid, snapshot.size_bytes)
-        except StateCorruptedError as error:
-            if error.missing:
-                return None
-            raise
+        except StateCorruptedError:
+            return None
         return found[::-1] if at == cached else None
 
     def _back(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import ClassVar, cast
 
+from statefx.errors import StateCorruptedError
 from statefx.protocol.identity import EMPTY, Namespace, Version
 from statefx.state.changelog import sweeping
 from statefx.state.changelog.chain import Changelog
@@ -32,7 +33,8 @@ from statefx.storage import Storage, Stored
 
 ADVANCES_MAX = 50
 """How many transactions an image takes before it is opened anew: opening costs as much as ten small transactions, and a
-copy on disk may not lie hundreds behind (`statefx.state.changelog.merging.COVERED_MAX`)."""
+copy on disk may not lie hundreds behind (`statefx.state.changelog.merging.COVERED_MAX`). Nor may files be merged for
+longer by the snapshot of when it was opened: what begins before a newer one has to name that among what it covers."""
 
 ADVANCED_BYTES_MAX = 16 << 20
 """Of changelog files whose entries an image takes."""
@@ -371,7 +373,12 @@ class MaterialisationCache:
             )
         elif self.limit_bytes is not None:
             return found
-        found.apply(route.chunks(), self.limit_bytes)
+        try:
+            found.apply(route.chunks(), self.limit_bytes)
+        except StateCorruptedError:
+            if context.snapshot is None or not route.cached or route.start.txid >= context.snapshot.version.txid:
+                raise
+            return self._at(changelog, context, None)  # what is damaged may be older than the snapshot
         return found
 
 

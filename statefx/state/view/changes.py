@@ -289,7 +289,7 @@ class StoreReads:
             raise
 
     def failed(self, error: Exception) -> None:
-        """Note that a read failed; a value that can't be decoded is as unknown as any."""
+        """Note that a read failed; a key or value that can't be decoded is as unknown as any."""
         self.failure = self.failure or error
 
 
@@ -346,7 +346,6 @@ class Overlay:
         "_cache_bytes",
         "_decode",
         "_encode",
-        "_encode_key",
         "_end",
         "_envelope",
         "_first",
@@ -357,6 +356,7 @@ class Overlay:
         "changed",
         "changed_bytes",
         "codec",
+        "encode_key",
         "journal",
         "known",
         "known_bytes",
@@ -379,7 +379,7 @@ class Overlay:
         self._store = store
         self._first, self._end = head, end_of(head)
         self.codec = codec
-        self._encode_key: Callable[[Any], bytes] = codec.encode_key
+        self.encode_key: Callable[[Any], bytes] = self._bytes_of if strict else codec.encode_key
         self._version, self._upgrade = version, upgrade
         self._envelope = envelope(version) if strict or version > 1 else b""
         self._encode: Callable[[Any], bytes] = self._enveloped if self._envelope else codec.encode_value
@@ -407,8 +407,26 @@ class Overlay:
 
     # ---- reading
 
+    def _bytes_of(self, key: Any) -> bytes:
+        """Return the bytes of a key; where they can't be told for now, what is read of it is unknown."""
+        try:
+            return self.codec.encode_key(key)
+        except CodecError:  # it can't be a key, so there is nothing to read
+            raise
+        except Exception as error:
+            self._store.failed(error)
+            raise
+
+    def key_of(self, key_bytes: bytes) -> Any:
+        """Return the key of `key_bytes`; one that can't be decoded is a read that failed."""
+        try:
+            return self.codec.decode_key(key_bytes)
+        except Exception as error:
+            self._store.failed(error)
+            raise
+
     def place(self, key: Any) -> MemoryKey:
-        key_bytes = self._encode_key(key)
+        key_bytes = self.encode_key(key)
         kind: KeyKind = type(key)
         if kind in self.plain:
             return kind, key, key_bytes
@@ -485,11 +503,11 @@ class Overlay:
         else:
             for key in keys:
                 kind = self._kind(key)
-                by_kind.setdefault(kind, set()).add(self._encode_key(key) if kind is Packed else key)
+                by_kind.setdefault(kind, set()).add(self.encode_key(key) if kind is Packed else key)
         unknown = {kind: self._unknown(kind, names) for kind, names in by_kind.items()}
         wanted: list[bytes] = []
         for kind, missing in unknown.items():
-            wanted += missing if kind is Packed else map(self._encode_key, missing)
+            wanted += missing if kind is Packed else map(self.encode_key, missing)
         found = self._read(wanted)  # one round trip for a batch of tuples, where each get would have made its own
         size = _total_bytes(wanted, found)
         if self._remembered_bytes + size > self._cache_bytes:
@@ -556,7 +574,7 @@ class Overlay:
             raise
 
     def _of_key(self, error: StateCorruptedError, key_bytes: bytes, data: bytes) -> StateCorruptedError:
-        key = repr(self.codec.decode_key(key_bytes))
+        key = repr(self.key_of(key_bytes))
         hint = "; a later stateVersion of the bolt wrote it" if data[:1] == MARK and not self._envelope else ""
         if expiry_of(data) != NEVER:
             hint = WITH_TTL
@@ -565,7 +583,7 @@ class Overlay:
     def _in_current_form(self, key_bytes: bytes, data: bytes) -> Any:
         version, inner = unwrap(data)
         if version > self._version:  # a bolt that was rolled back to older code must not guess at a newer form
-            key = repr(self.codec.decode_key(key_bytes))
+            key = repr(self.key_of(key_bytes))
             raise StateCorruptedError(
                 f"the value of key {key} was written by stateVersion {version} of its bolt, this one has "
                 f"{self._version}: run the version of the topology that wrote it",
@@ -576,7 +594,7 @@ class Overlay:
         value = self._decode(inner)
         if version == self._version or self._upgrade is None:
             return value
-        key = self.codec.decode_key(key_bytes)
+        key = self.key_of(key_bytes)
         if isinstance(key, str) and key.startswith(OWN_KEYS):
             return value
         return self._upgrade(version, key, value)
@@ -602,7 +620,7 @@ class Overlay:
     def _in_order(self) -> PendingKeys | None:
         """Return the changes in order, or None if there are none."""
         if self.pending is None and (any(self.changed.values()) or any(self.changed_bytes.values())):
-            self.pending = PendingKeys(self.changed, self.changed_bytes, self._encode_key, self.codec.decode_key)
+            self.pending = PendingKeys(self.changed, self.changed_bytes, self.encode_key, self.key_of)
         return self.pending
 
     def count(self) -> int | None:
@@ -674,10 +692,11 @@ class Overlay:
         self._set_bytes(place, None)
 
     def delete_range(self, start: bytes | None, stop: bytes | None) -> int:
-        keys = [row[0] for row in self.scan(start, stop)]  # all of them first: deleting changes what is scanned
-        for key in keys:
-            self._set_bytes(self.place(self.codec.decode_key(key)), None)
-        return len(keys)
+        # All of them first: deleting changes what is scanned, and where one can't be decoded none is deleted.
+        places = [self.place(self.key_of(row[0])) for row in self.scan(start, stop)]
+        for place in places:
+            self._set_bytes(place, None)
+        return len(places)
 
     def _set_bytes(self, place: MemoryKey, data: bytes | None) -> None:
         if self.pending is not None:
@@ -690,7 +709,7 @@ class Overlay:
 
     def changes(self) -> list[Write]:
         """Return what was changed since the last commit, in no order."""
-        encode_key = self._encode_key
+        encode_key = self.encode_key
         writes: list[Write] = []
         for kind, entries in self.changed.items():
             names = entries if kind is Packed else map(encode_key, entries)
@@ -713,7 +732,7 @@ class Overlay:
             try:
                 self._encode(value)
             except CodecError as error:
-                raise of_key(error, self.codec.decode_key(name) if kind is Packed else name) from None
+                raise of_key(error, self.key_of(name) if kind is Packed else name) from None
 
     def absorb(self, writes: list[Write]) -> None:
         """Count `writes`, all changes there are, among the known committed entries: now they are."""

@@ -11,7 +11,6 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar, overload
 from statefx.config import Span
 from statefx.errors import StatePhaseError
 from statefx.protocol.identity import Version
-from statefx.state.encoding.codec import Codec
 from statefx.state.encoding.values import AS_IT_IS
 from statefx.state.view.changes import ABSENT, UNKNOWN, KeyKind, Overlay, Packed
 from statefx.state.view.time_index import ExpiringOverlay, milliseconds_of
@@ -28,10 +27,10 @@ _short.maxdict = 3
 class FoundEntries(Mapping[K, V_co]):
     """The entries that `KeyValueState.getAll` found; a mapping whose keys are told apart as state does."""
 
-    __slots__ = ("_codec", "_entries", "_kind")
+    __slots__ = ("_entries", "_kind", "_overlay")
 
-    def __init__(self, codec: Codec, kind: type, entries: Mapping[Any, V_co]) -> None:
-        self._codec = codec
+    def __init__(self, overlay: Overlay, kind: type, entries: Mapping[Any, V_co]) -> None:
+        self._overlay = overlay
         self._kind = kind
         self._entries = entries
 
@@ -48,7 +47,7 @@ class FoundEntries(Mapping[K, V_co]):
             value = self._entries.get(key, ABSENT)
             if value is not ABSENT:
                 return value
-        key_bytes = self._codec.encode_key(key)
+        key_bytes = self._overlay.encode_key(key)
         return self._entries.get(key_bytes, default) if self._kind is Packed else default
 
     def __getitem__(self, key: K) -> V_co:
@@ -58,7 +57,7 @@ class FoundEntries(Mapping[K, V_co]):
         return value
 
     def __iter__(self) -> Iterator[K]:
-        return map(self._codec.decode_key, self._entries) if self._kind is Packed else iter(self._entries)
+        return map(self._overlay.key_of, self._entries) if self._kind is Packed else iter(self._entries)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -70,7 +69,7 @@ class FoundEntries(Mapping[K, V_co]):
 class Entries(Generic[K, V]):
     """Reads and writes keys with a common prefix; a subclass says when that is allowed."""
 
-    __slots__ = ("_changed", "_codec", "_journal", "_known", "_overlay", "_writable")
+    __slots__ = ("_changed", "_journal", "_known", "_overlay", "_writable")
 
     _overlay: Overlay
     _epoch: int
@@ -85,7 +84,6 @@ class Entries(Generic[K, V]):
     def _open_entries(self, overlay: Overlay, *, writable: bool) -> None:
         """Begin with the known and changed entries of an overlay."""
         self._overlay = overlay
-        self._codec = overlay.codec
         # get and put look here first, without a further call; where a change is refused, `_writable` has no entry
         self._changed: dict[KeyKind, dict[Any, Any]] = overlay.changed
         self._known: dict[KeyKind, dict[Any, Any]] = overlay.known
@@ -173,7 +171,7 @@ class Entries(Generic[K, V]):
         self._require_open()
         if isinstance(keys, str | bytes):
             raise TypeError(f"getAll takes several keys, as a list; of {keys!r} it would take the letters: [{keys!r}]")
-        return FoundEntries(self._codec, *self._overlay.find_all(list(keys)))
+        return FoundEntries(self._overlay, *self._overlay.find_all(list(keys)))
 
     def prefetch(self, keys: Iterable[Any]) -> None:
         """Read what is not known of `keys` with one read of the store, so that `get` need not ask it.
@@ -208,11 +206,11 @@ class Entries(Generic[K, V]):
         return self._items(rows, self._epoch)
 
     def _range(self, start: Any, stop: Any) -> tuple[bytes | None, bytes | None]:
-        encode_key = self._codec.encode_key
+        encode_key = self._overlay.encode_key
         return None if start is None else encode_key(start), None if stop is None else encode_key(stop)
 
     def _items(self, rows: Iterator[tuple[bytes, Any]], epoch: int) -> Iterator[tuple[K, V]]:
-        decode_key, decoded = self._codec.decode_key, self._overlay.decoded
+        key_of, decoded = self._overlay.key_of, self._overlay.decoded
         while True:
             if self._epoch != epoch:
                 self._require_open()
@@ -221,7 +219,7 @@ class Entries(Generic[K, V]):
             if row is None:
                 return
             key_bytes, value = row
-            yield value if type(value) is tuple else (decode_key(key_bytes), decoded(key_bytes, value))
+            yield value if type(value) is tuple else (key_of(key_bytes), decoded(key_bytes, value))
 
     # ---- writing
 

@@ -692,6 +692,6 @@ def close(state: TaskState) -> None:
 def key_of(state: TaskState, key_bytes: bytes) -> Any:
     """Return the key of `key_bytes` in the store; of what is kept under a name, (name, key)."""
     if key_bytes[:1] != Space.NAMED.value:
-        return state._codec.decode_key(key_bytes)
+        return state._overlay.key_of(key_bytes)
     kind, name = name_of(key_bytes)
-    return name, state._named[head_of(kind, name)].codec.decode_key(key_bytes)
+    return name, state._named[head_of(kind, name)].key_of(key_bytes)

@@ -307,7 +307,7 @@ class Timers:
         self._state = state
         self._refusal = refusal
         overlay = state._overlay
-        self._encode_key: Callable[[Any], bytes] = overlay.codec.encode_key
+        self._encode_key: Callable[[Any], bytes] = overlay.encode_key
         self._values = state._value_form()
         self._encode_value: Callable[[Any], bytes] = self._values._encode
         self._head = overlay._first
@@ -402,12 +402,12 @@ def fire(timers: Timers, clock: Clock, limit: int | None) -> Iterator[Timer]:
     if limit is None:
         return
     overlay, head, processing = timers._state._overlay, timers._head, clock is Clock.PROCESSING
-    decode_key, decoded = overlay.codec.decode_key, timers._values.decoded
+    decoded = timers._values.decoded
     for time, of, data in timers._indexes[clock].due(limit):
         end = of.rindex(b"\0")
         key_bytes = head + of[:end].replace(b"\0\xff", b"\0")
         value = decoded(key_bytes, data[1:]) if data else None
-        yield Timer(decode_key(key_bytes), time_of(time), value, of[end + 1 :].decode(), processing)
+        yield Timer(overlay.key_of(key_bytes), time_of(time), value, of[end + 1 :].decode(), processing)
 
 
 def due_micros(timers: Timers, clock: Clock) -> int | None:
@@ -665,8 +665,8 @@ class ExpiringOverlay(Overlay):
     def delete_range(self, start: bytes | None, stop: bytes | None) -> int:
         """Remove the entries of a range, those that are over as well; return how many lived."""
         rows = [*super().scan(start, stop)]
-        for key, _ in rows:
-            self._set_bytes(self.place(self.codec.decode_key(key)), None)
+        for place in [self.place(self.key_of(key)) for key, _ in rows]:
+            self._set_bytes(place, None)
         return sum(self._lives(row) for row in rows)
 
     def _lives(self, row: tuple[bytes, Any]) -> bool:
