@@ -23,6 +23,7 @@ from statefx.connectors import MemoryTransactionalSpout
 from statefx.connectors.files import FileSink, committedFiles
 from statefx.errors import BoltError, FailedException, StateError, TopologyError
 from statefx.operators.dead_letters import DEAD_LETTERS
+from statefx.state.view import changes
 from statefx.testing import TopologyTester, rows
 from tests.bolts import WithState
 from tests.runtime.scripts import NOON, Script, run, scripts_of, topology
@@ -63,6 +64,44 @@ def test_rows_that_fill_batches_leave_when_their_call_is_over(tmp_path):
     assert aside == 1
     assert found == expected
     assert len(found["emitted"]["default"]) > 2000
+
+
+def test_bad_rows_that_changed_a_list_do_not_sort_it_anew(monkeypatch):
+    sorts = []
+
+    class Counted(changes.PendingKeys):
+        def __init__(self, *given):
+            sorts.append(given)
+            super().__init__(*given)
+
+    class Lists(StatefulBolt):
+        outputFields = "length int, first long, last long"
+
+        def initState(self, state):
+            self.state = state.list("numbers")
+
+        def execute(self, tup, collector):
+            self.state.append(tup.n)
+            if tup.n % 3 == 0:
+                self.state.truncate(2)
+            collector.emit((len(self.state), self.state[0], self.state[-1]))
+            if tup.n % 5 == 0:
+                raise ValueError("the row is bad")
+
+    monkeypatch.setattr(changes, "PendingKeys", Counted)
+    builder = TopologyBuilder("lists")
+    builder.setStream("in", rows("n long"))
+    builder.setBolt("lists", Lists(), onError="skip").globalGrouping("in")
+    with TopologyTester(builder.createTopology()) as tester:
+        found = tester.send({"in": [(n,) for n in range(1, 100)]}).emitted("lists")
+    expected, kept = [], []
+    for n in range(1, 100):
+        changed = [*kept, n][-2 if n % 3 == 0 else 0 :]
+        if n % 5:
+            kept = changed
+            expected.append((len(kept), kept[0], kept[-1]))
+    assert found == expected
+    assert len(sorts) < 5
 
 
 @pytest.mark.slow

@@ -328,8 +328,7 @@ class Overlay:
     times is encoded once. Mutable ones are encoded at once, so that changing a list after `put` changes no state. A key
     in `changed_bytes` is neither in `changed` nor in `known`: who finds a key in one of these need not look further.
 
-    While there is a `journal`, it is told what each change replaces. `before_undo` is called before that is put back;
-    `undone` counts how often.
+    While there is a `journal`, it is told what each change replaces. `before_undo` is called before that is put back.
 
     `plain` are the types of keys that are looked up as they are. `pending` has the changes in order, from the first
     scan that finds some until they are committed or discarded. `codec` puts `head` before a key; of the store
@@ -362,7 +361,6 @@ class Overlay:
         "known_bytes",
         "pending",
         "plain",
-        "undone",
     )
 
     def __init__(
@@ -394,7 +392,6 @@ class Overlay:
         self.known_bytes: dict[KeyKind, dict[Any, bytes]] = {}
         self.pending: PendingKeys | None = None
         self.journal: Journal | None = None
-        self.undone = 0
         for kind in (*self.plain, Packed):
             self._admit(kind)
 
@@ -651,7 +648,6 @@ class Overlay:
 
     def before_undo(self) -> None:
         """Let running scans read what they have to show: changes are about to be undone."""
-        self.undone += 1
         if self.pending is not None:  # its order is of what was changed; the next scan makes one anew
             self.pending.end()
             self.pending = None

@@ -6,6 +6,7 @@ import reprlib
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from enum import Enum
+from functools import partial
 from typing import Any, Generic, NoReturn, Protocol, TypeVar, overload
 
 from statefx.config import Span
@@ -560,7 +561,7 @@ class ListState(Generic[V]):
         """Return the number of the first value, and the number after the last."""
         entries = self._entries
         entries._require_open()
-        epoch = entries._epoch + entries._overlay.undone
+        epoch = entries._epoch
         if self._epoch != epoch:  # after a rollback it is not what was appended last that counts
             first = next(entries.items(), None)
             last = next(entries.items(reverse=True), None)
@@ -572,7 +573,7 @@ class ListState(Generic[V]):
         """Add a value at the end; raises as ``put`` of a state."""
         first, end = self._range()
         self._entries.put(end, value)
-        self._bounds = first, end + 1
+        self._become(first, end + 1)
 
     def extend(self, values: Iterable[V]) -> None:
         """Add values at the end, in their order."""
@@ -586,8 +587,16 @@ class ListState(Generic[V]):
         first, end = self._range()
         kept = max(first, end - keep)
         removed = self._entries.deleteRange(first, kept)
-        self._bounds = (0, 0) if kept == end else (kept, end)
+        if kept == end:
+            kept = end = 0
+        self._become(kept, end)
         return removed
+
+    def _become(self, first: int, end: int) -> None:
+        """Note where it begins and ends, also for an undo: to find that out would sort all that was changed."""
+        if (journal := self._entries._overlay.journal) is not None:
+            journal.append(partial(setattr, self, "_bounds", self._bounds))
+        self._bounds = first, end
 
     def __len__(self) -> int:
         first, end = self._range()

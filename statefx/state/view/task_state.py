@@ -614,9 +614,10 @@ def undo(state: TaskState, journal: Journal) -> None:
     """
     if state._reads.failure is not None:
         raise state._reads.failure
-    for overlay in state._overlays():
-        overlay.before_undo()
-    take_back(journal)
+    if journal:  # most bad rows are refused before anything was changed, and scans go on then
+        for overlay in state._overlays():
+            overlay.before_undo()
+        take_back(journal)
 
 
 def prepare(state: TaskState, txid: int, token: str) -> None:
