@@ -146,4 +146,5 @@ def test_progress_ends_with_all_of_it(place):
         assert all(so_far <= total for so_far, total in told)
         assert told[-1][0] == told[-1][1]
         read = told[-1][0] - 2 * done.bytes  # what was written was read back
-        assert 0.9 * done.bytes < read <= done.bytes  # an entry of the index by time is parted among tasks
+        # An entry of the index by time is parted among tasks, and what all tasks hold is written for each.
+        assert 0.75 * done.bytes < read <= done.bytes
