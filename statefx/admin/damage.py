@@ -36,7 +36,7 @@ from statefx.protocol.identity import EMPTY, FileRef, Namespace, TaskId, Version
 from statefx.protocol.log_rules import apply, pin_of
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Generation, Pin, Rescaled
-from statefx.state.changelog.chain import Changelog, Damaged, find_damage
+from statefx.state.changelog.chain import Changelog, Damaged, Kept, find_damage
 from statefx.state.changelog.files import snapshot_name
 from statefx.state.changelog.store import ChangelogProvider
 from statefx.state.contract.spaces import Space, name_of
@@ -48,7 +48,7 @@ logger = logging.getLogger("statefx")
 
 
 _TRIES = 5
-"""Of a task whose files are deleted while it is read, since newer ones have taken their place."""
+"""Of what is read while files of it are deleted; each reads only those that no one before has read."""
 
 
 @dataclass(frozen=True)
@@ -172,15 +172,24 @@ class _Reading:
 
     def files_beside_the_log(self, state: LogState) -> None:
         """Check the files that records name."""
-        for ref in _named(state):
-            try:
-                data = self._storage.read(ref.name)
-            except OSError as error:
-                self.damaged.append(Damage(ref.name, f"it can't be read: {error.strerror}"))
-                continue
-            self._read(len(data))
-            if not ref.fits(data):
-                self.damaged.append(Damage(ref.name, "its checksum does not fit the record that names it"))
+        seen = set[FileRef]()
+        for _ in range(_TRIES):
+            for ref in [*_named(state)]:
+                if ref in seen:
+                    continue
+                seen.add(ref)
+                try:
+                    data = self._storage.read(ref.name)
+                except OSError as error:
+                    if isinstance(error, FileNotFoundError):  # a fold deletes what it has put together in another one
+                        state = read_checkpoint(self._folders)
+                        if ref not in _named(state):
+                            continue
+                    self.damaged.append(Damage(ref.name, f"it can't be read: {error.strerror}"))
+                    continue
+                self._read(len(data))
+                if not ref.fits(data):
+                    self.damaged.append(Damage(ref.name, "its checksum does not fit the record that names it"))
 
     def component(self, state: LogState, component: str) -> None:
         """Check what all tasks of a bolt keep."""
@@ -190,33 +199,33 @@ class _Reading:
         for task in range(found.parallelism):
             id = TaskId(component, task)
             if isinstance(provider, ChangelogProvider):
-                self.damaged += [_damage(each, id, codec) for each in self._of_files(state, id)]
+                self.damaged += [_damage(each, id, codec) for each in self._of_files(state, partial(_needed, id))]
             else:
                 self._of_server(state, provider, id)
 
     def left_in_savepoints(self, state: LogState) -> None:
         """Check what savepoints alone still have: of bolts that are gone, renamed or of another number of tasks."""
         now = {state.namespace(TaskId.parse(name)).id for name in state.heads_to_come()}
-        for id, pins in state.pinned_versions().items():
+        for id in state.pinned_versions():
             if id not in now:
-                changelog = Changelog(Namespace(state.lineage, *id), self._storage)
-                snapshots = {snapshot for _, snapshot in pins if snapshot is not None}
-                found = find_damage(changelog, pins, list(snapshots), self._read)
+                found = self._of_files(state, partial(_pinned, id))
                 self.damaged += [_damage(each, id, StandardCodec()) for each in found]
 
-    def _of_files(self, state: LogState, id: TaskId) -> list[Damaged]:
-        damaged: list[Damaged] = []
+    def _of_files(self, state: LogState, needed: Callable[[LogState], _Needed]) -> list[Damaged]:
+        """Return the damage of the files that are needed.
+
+        A topology that runs deletes files once newer ones have taken their place. So one that is missing is damage if
+        the log, which is read again then, still names it.
+        """
+        damaged, gone, missing, whole = list[Damaged](), set[str](), set[str](), set[str]()
         for _ in range(_TRIES):
-            kept, namespace = state.snapshots.get(str(id), ()), state.namespace(id)
-            head = state.heads_to_come().get(str(id), EMPTY)
-            pins = state.pinned_versions().get(namespace.id, [])
-            snapshots = {*kept, *(snapshot for _, snapshot in pins if snapshot is not None)}
-            versions = [(head, kept[0] if kept else None), *pins]
-            damaged = find_damage(Changelog(namespace, self._storage), versions, list(snapshots), self._read)
-            before, state = state, read_checkpoint(self._folders)
-            if state.decided == before.decided or not any(each.missing for each in damaged):
-                break  # else a topology that runs may have deleted them, and they are needed no more
-        return damaged
+            namespace, versions, snapshots = needed(state)
+            damaged = find_damage(Changelog(namespace, self._storage), versions, snapshots, self._read, whole)
+            before, gone = state, {each.name for each in damaged if each.missing} - missing
+            if not gone or (state := read_checkpoint(self._folders)) == before:
+                return damaged
+            missing |= gone
+        return [each for each in damaged if each.name not in gone]
 
     def _of_server(self, state: LogState, provider: StateProvider, id: TaskId) -> None:
         try:
@@ -224,6 +233,23 @@ class _Reading:
                 self._read(sum(map(len, keys)) + sum(map(len, values)))
         except StateError as error:
             self.damaged.append(Damage(str(id), error.message, *id))
+
+
+_Needed = tuple[Namespace, list[Kept], set[SnapshotRef]]
+"""Whose files they are, the versions that have to be readable, and all snapshots."""
+
+
+def _needed(id: TaskId, state: LogState) -> _Needed:
+    """Return what is needed of a task, now and by savepoints."""
+    kept, head = state.snapshots.get(str(id), ()), state.heads_to_come().get(str(id), EMPTY)
+    namespace, pins, snapshots = _pinned(state.namespace(id).id, state)
+    return namespace, [(head, kept[0] if kept else None), *pins], snapshots.union(kept)
+
+
+def _pinned(id: TaskId, state: LogState) -> _Needed:
+    """Return what savepoints need of a namespace."""
+    pins = state.pinned_versions().get(id, [])
+    return Namespace(state.lineage, *id), pins, {snapshot for _, snapshot in pins if snapshot is not None}
 
 
 def _named(state: LogState) -> Iterator[FileRef]:

@@ -15,6 +15,7 @@ writing stands before 3 (rule 1.5: a start that is refused fences nobody).
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import tempfile
@@ -49,10 +50,10 @@ from statefx.storage import Storage
 
 logger = logging.getLogger("statefx")
 
-_ROOM = (
-    "Nothing was changed: the checkpoint needs room for the state once more. Make room, or see why the place refuses, "
-    "and do it again"
-)
+_ROOM = "Nothing was changed: the checkpoint needs room for the state once more. Make room, and do it again"
+_REFUSED = "Nothing was changed: see why, and do it again"
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Sum(NamedTuple):
@@ -345,6 +346,8 @@ class Rewrite:
         # On a server, a piece that is done twice would write twice under one name.
         workers = Here() if self.target_provider.location is StateLocation.SERVER else self.workers
         pieces = step.pieces(known, workers.slots)
+        if len(pieces) == 1:  # what the step has read may lie in temporary files, which other machines don't have
+            workers = Here()
         written, proofs = WrittenTasks(), list[Proof]()
         for number, (done, proof) in enumerate(workers.run(Work(step, source, target).do, pieces, meter.add), start=1):
             written.add(done)
@@ -448,10 +451,10 @@ def write_task(target: OpenSide, task: TaskId, txid: int, source: Source, cache:
         try:
             prepared = prepare_as(store, txid, token, writes)
         except StateError as error:
-            if error.data.get("errno") is None:
+            number, room = error.data.get("errno"), target.side.room
+            if number is None or not room:
                 raise
-            room = f". {target.side.room}" if target.side.room else ""
-            raise StateError(f"{error.message}{room}", **error.data) from error
+            raise StateError(f"{error.message}. {room if number in FULL else _REFUSED}", **error.data) from error
         if provider.location is StateLocation.SERVER:  # no later record would tell the store
             store.commit(txid, token)
     expected = source.sum or writes.sum or sum_of(source.blocks())

@@ -233,7 +233,7 @@ class Router:
             elif space == Space.SYSTEM.value:
                 self._route_times(stored, value, task, was, runs)
                 continue
-            if self._without_proof(stored, value, kind, task, runs):
+            if self._without_proof(stored, value, kind, task, was, runs):
                 continue
             pieces = None if self.own is None else self.own.pieces(stored, value, target)
             if pieces is not None:
@@ -261,12 +261,14 @@ class Router:
                 runs[new].add(*(stored, value) if whole else index_part(stored, part.keys, new))
 
     def _without_proof(
-        self, stored: bytes, value: bytes, kind: NameKind | None, task: int, runs: Sequence[Taker]
+        self, stored: bytes, value: bytes, kind: NameKind | None, task: int, was: int, runs: Sequence[Taker]
     ) -> bool:
         """Give away an entry whose key is not the bolt's; tell whether it is one."""
-        space = stored[:1]
+        space, now = stored[:1], len(runs)
+        # It goes to tasks that are the same modulo this, as keys do: a piece may read no others, and write no others.
+        step = math.gcd(was, now)
         if kind is NameKind.BROADCAST:
-            for run in runs if task == 0 else ():  # all tasks hold the same
+            for run in runs[task::step] if task < step else ():  # all tasks hold the same
                 run.add(stored, value)
             return True
         if space in (Space.QUARANTINE.value, Space.WAITING.value):
@@ -274,7 +276,8 @@ class Router:
             group = stored if space == Space.QUARANTINE.value else space + group_of(stored)
             # A tuple that waits, and was grouped by no fields when it came, may be in any task.
             to = self._hash(self._quarantined.fields(group)) if self.fields and group != space else parts_of(stored)[2]
-            runs[to % len(runs)].add(stored, value)
+            to %= now
+            runs[to - to % step + task % step].add(stored, value)
             return True
         return False
 

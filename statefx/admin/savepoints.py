@@ -12,7 +12,6 @@ checkpoint of its own: a rewriting (`statefx.admin.rewrite`) that ends with a lo
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import uuid
@@ -23,7 +22,7 @@ from functools import partial
 from typing import Any
 
 from statefx.admin.reading import Progress, at_pin, counted, found_checkpoint, open_task, provider_of
-from statefx.admin.rewrite import Rewrite, Side, WrittenTasks, check_changeable, copies, fence, taken
+from statefx.admin.rewrite import FULL, Rewrite, Side, WrittenTasks, check_changeable, copies, fence, taken
 from statefx.errors import (
     CheckpointError,
     ConfigError,
@@ -53,8 +52,6 @@ logger = logging.getLogger("statefx")
 APPEND = "append"
 REWIND = "rewind"
 SINKS = (APPEND, REWIND)
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def savepoint(folders: Folders, config: Mapping[str, Any] | None, name: str) -> Savepoint:
@@ -557,7 +554,7 @@ class PinCopy(Rewrite):
                 yield
         except (OSError, StatefxError) as error:
             cause: BaseException | None = error
-            while cause is not None and getattr(cause, "errno", None) not in _FULL:
+            while cause is not None and getattr(cause, "errno", None) not in FULL:
                 cause = cause.__cause__
             if cause is not None:
                 raise StateError(f"{error}: make room, delete {to}, and copy again; {as_it_was}", path=to) from error

@@ -7,19 +7,24 @@ import random
 import shutil
 import subprocess
 import sys
+import threading
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
-from statefx import Checkpoint
+from statefx import Checkpoint, TopologyBuilder, TransactionalSpout, TransactionAttempt
+from statefx.admin.damage import Verified, verify
 from statefx.command import main
 from statefx.errors import CheckpointError, StatefxError
 from statefx.log.location import Folders
 from statefx.log.takeover import read_checkpoint
-from statefx.testing import Limits
-from tests.admin.checkpoints import Keeper, keeper, keeping, put, server
+from statefx.storage import FolderStorage, Stored
+from statefx.testing import Limits, TopologyTester
+from tests.admin.checkpoints import Keep, Keeper, keeper, keeping, put, server
 from tests.testing.places import place
 from tests.testing.topologies import SMALL
 
@@ -168,6 +173,117 @@ def test_beside_a_topology_whose_files_come_and_go(place: Path) -> None:
         for _ in range(5):
             assert Checkpoint(keeper.folder).verify(progress=work).ok
         assert tester.txid > len(WORK) + 5
+
+
+class Meanwhile(FolderStorage):
+    """Something happens before each look at state and metadata that `chosen` names by number."""
+
+    def __init__(self, folder: Path, happens: Callable[[], object], chosen: Container[int]) -> None:
+        super().__init__(folder)
+        self.happens, self.chosen, self.looks = happens, chosen, 0
+
+    def look(self, *names: str) -> None:
+        # The log alone can't be read if it is folded at each look. `read_all` may have threads.
+        if names[0].startswith("transactions") or threading.current_thread() is not threading.main_thread():
+            return
+        self.looks += 1
+        if self.looks - 1 in self.chosen:
+            self.happens()
+
+    def reader(self, name: str) -> BinaryIO:
+        self.look(name)
+        return super().reader(name)
+
+    def read_all(self, names: Sequence[str], stop: int | None = None) -> Sequence[bytes | OSError]:
+        self.look(*names, "")
+        return super().read_all(names, stop)
+
+    def list(self, prefix: str = "", after: str = "") -> Iterator[Stored]:
+        self.look(prefix)
+        return super().list(prefix, after)
+
+
+def looked(folder: Path, happens: Callable[[], object], chosen: Container[int]) -> tuple[Verified, int]:
+    """Verify while something happens; return what was found, and how many looks that took."""
+    storage = Meanwhile(folder, happens, chosen)
+    return verify(Folders(str(folder), lambda _: storage), None, lambda done, total: None), storage.looks
+
+
+class Talks(TransactionalSpout):
+    """Its metadata are too large for a record of the log."""
+
+    outputFields = "key string, value long, where string"
+
+    def initializeTransaction(self, txid: int, previous: Any) -> Any:
+        return {"txid": txid, "said": "x" * 70_000}
+
+    def emitBatch(self, attempt: TransactionAttempt, metadata: Any, collector: Any) -> None:
+        for key in ("a", f"k{metadata['txid'] % 5}"):
+            collector.emit((key, metadata["txid"], "own"))
+
+
+def talking(keeper: Keeper) -> TopologyTester:
+    """Start a topology that folds, merges and sweeps all the time, and run a few transactions."""
+    builder = TopologyBuilder("talking")
+    builder.setSpout("talks", Talks())
+    builder.setBolt("keep", Keep(), 1).fieldsGrouping("talks", "key")
+    limits = replace(MERGING, fold_after=4, sweep_every=1, versions_kept=1)
+    tester = keeper.start(builder.createTopology(), limits=limits)
+    for _ in range(6):
+        tester.emit()
+    return tester
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("often", [1, 12, 1000])
+def test_whenever_a_topology_goes_on_only_what_is_needed_is_missed(place: Path, often: int) -> None:
+    """Folds, merges and sweeps delete at once what a look before has found in the log."""
+    with Keeper(place) as keeper:
+        tester = talking(keeper)
+
+        def goes_on() -> None:
+            for _ in range(4):
+                tester.emit()
+
+        _, looks = looked(keeper.folder, goes_on, ())
+        for at in range(0, looks, often):
+            found, _ = looked(keeper.folder, goes_on, range(at, at + often))
+            assert found.ok, f"at look {at}: {found}"
+
+
+@pytest.mark.slow
+def test_what_was_only_taken_in_may_go_at_any_time(place: Path) -> None:
+    """A sweep may come long after the record by which nobody needs it: the log says the same before and after."""
+    with Keeper(place) as keeper:
+        keeper.run(*WORK, topology=keeping(1), limits=MERGING).close()
+        spare = 0
+        for path in sorted(keeper.folder.glob("state/keep/0/*.changelog")):
+            data = path.read_bytes()
+            path.unlink()
+            is_spare = Checkpoint(keeper.folder).verify().ok
+            path.write_bytes(data)
+            _, looks = looked(keeper.folder, lambda: None, ())
+            for at in range(looks) if is_spare else ():
+                assert looked(keeper.folder, path.unlink, {at})[0].ok
+                path.write_bytes(data)
+                spare += 1
+        assert spare
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["metadata", "state"])
+def test_what_a_savepoint_needs_is_missed_also_while_a_topology_goes_on(place: Path, kind: str) -> None:
+    with Keeper(place) as keeper:
+        talking(keeper).close()
+        Checkpoint(keeper.folder).savepoint("before")
+        pin = read_checkpoint(Folders(str(keeper.folder))).pinned["before"]
+        of_spout = [layer.file.name for layer in pin.committed_metadata["talks"] if layer.file is not None]
+        (of_bolt,) = keeper.folder.glob(f"state/keep/0/*-{pin.heads['keep/0'].token}.changelog")
+        lost = {"metadata": of_spout[0], "state": str(of_bolt.relative_to(keeper.folder))}[kind]
+        tester = talking(keeper)
+        (keeper.folder / lost).unlink()
+        found, _ = looked(keeper.folder, tester.emit, range(15))
+        assert [each.path for each in found.damaged] == [lost]
 
 
 @pytest.mark.soak

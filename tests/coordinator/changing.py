@@ -7,6 +7,8 @@ from urllib.parse import unquote
 import redis
 
 from statefx import Checkpoint
+from statefx.admin.reading import provider_of, read_checkpoint, task_entries
+from statefx.log.location import Folders
 from statefx.log.log import read_state
 from statefx.storage import FolderStorage
 from tests.testing.topologies import lines
@@ -29,11 +31,22 @@ def held(driver, tasks, bolt="count"):
     for task in range(tasks):
         with Checkpoint(driver.folder).state(bolt, task) as state:
             own = {None: list(state.items())}
-            for name in state.names()["map"]:
+            for name in (*state.names()["map"], *state.names()["broadcast"]):
                 with Checkpoint(driver.folder).state(bolt, task, map=name) as view:
                     own[name] = list(view.items())
             found.append(own)
     return found
+
+
+def stored(folder, bolt):
+    """What the store of each task has, of every kind: keys and values in their order."""
+    folders = Folders(str(folder))
+    found = read_checkpoint(folders)
+    provider, tasks = provider_of(found, None), range(found.topology.stateful[bolt].parallelism)
+    return [
+        [entry for block in task_entries(provider, folders, found, bolt, task) for entry in zip(*block, strict=True)]
+        for task in tasks
+    ]
 
 
 def log_of(driver):
@@ -48,11 +61,11 @@ def names_on(server, driver):
     return {unquote(name) for name in found if name.startswith("count")}
 
 
-def rescaled_here(driver, now, place):
-    """Give the bolt ``count`` so many tasks here, and take that back; return what was done, and what was held."""
-    shutil.copytree(driver.folder, place / "before")
-    done = Checkpoint(driver.folder).rescale({"count": now})
-    then = held(driver, now)
-    shutil.rmtree(driver.folder)
-    shutil.copytree(place / "before", driver.folder)
+def rescaled_here(folder, now, place, bolt="count"):
+    """Give a bolt so many tasks here, and take that back; return what was done, and what was `stored`."""
+    shutil.copytree(folder, place / "before")
+    done = Checkpoint(folder).rescale({bolt: now})
+    then = stored(folder, bolt)
+    shutil.rmtree(folder)
+    shutil.copytree(place / "before", folder)
     return done, then

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tempfile
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -133,6 +134,46 @@ def topology(parallelism, bolt, grouping="fieldsGrouping", name="count"):
     fields = bolt.fields if grouping.startswith(("fields", "partial")) else ()
     getattr(builder.setBolt(name, bolt, parallelism), grouping)("split", *fields)
     return builder.createTopology()
+
+
+class Elsewhere:
+    """Workers on another machine: they have the checkpoint, and none of this one's temporary files."""
+
+    slots = 3
+
+    def __init__(self, place, patch):
+        self.machines, self.pieces = [place / name for name in ("driver", "executor")], 0
+        for each in self.machines:
+            each.mkdir()
+        patch.setattr(tempfile, "tempdir", str(self.machines[0]))
+
+    def run(self, work, pieces, report):
+        driver, executor = self.machines
+        hidden, tempfile.tempdir, self.pieces = driver.rename(f"{driver}-hidden"), str(executor), len(pieces)
+        try:
+            return [work(piece, report) for piece in pieces]
+        finally:
+            tempfile.tempdir = str(hidden.rename(driver))
+
+
+@pytest.mark.daily(3)
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("version", "now", "pieces"), [(First, 4, 4), (First, 1, 0), (Second, 2, 0), (Second, 3, 0), (Sized, 1, 0)]
+)
+def test_a_machine_that_does_a_piece_needs_no_file_of_the_driver(place, monkeypatch, version, now, pieces):
+    bolt, workers = version(for_task=False), Elsewhere(place, monkeypatch)
+    with Driver(place, "rocksdb") as driver, Driver(place, "rocksdb", "same") as same:
+        for each in (driver, same):
+            send(each, range(6), topology(2, First(for_task=False)), limits=SMALL)
+        launch = Launch(
+            topology(now, bolt), driver.config, driver.folder, None, caller="submit", dumps=None, rescale=True
+        )
+        launch.start(workers=workers)
+        assert workers.pieces == pieces
+        same.start(topology(now, bolt), rescale=True)
+        assert held(driver, now) == held(same, now)
+        assert not any(any(each.iterdir()) for each in workers.machines)
 
 
 def fired(driver, tasks):

@@ -16,7 +16,7 @@ from tests.testing.topologies import SMALL, Driver, Split, lines
 
 
 class Everything(Stateful, BatchBolt):
-    """Keeps what it counts in every space that belongs to keys."""
+    """Keeps what it counts in every space that belongs to keys, and what all tasks hold alike."""
 
     outputFields = "word string, count long"
 
@@ -27,6 +27,10 @@ class Everything(Stateful, BatchBolt):
         self.counts, self.last = state, state.map("last")
         self.recent = state.map("recent", ttl="30 seconds")
         self.pairs = state.map("pairs")
+        self.lines = state.broadcast("lines")
+
+    def executeBroadcast(self, tup, collector):
+        self.lines.put(tup.value, self.lines.get(tup.value, 0) + 1)
 
     def execute(self, tup, collector):
         count = self.counts.get(tup.word, 0) + 1
@@ -81,6 +85,8 @@ def topology(parallelism, bolt=Everything, grouping="fieldsGrouping"):
     declared = builder.setBolt("count", bolt(), parallelism)
     fields = ("word",) if grouping.startswith(("fields", "partial")) else ()
     getattr(declared, grouping)("split", *fields)
+    if bolt is Everything:
+        declared.broadcastGrouping("lines")
     builder.setBolt("other", Plain(), 2).fieldsGrouping("split", "word")
     return builder.createTopology()
 

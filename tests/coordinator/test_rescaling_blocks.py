@@ -1,6 +1,7 @@
 """State goes to other tasks in blocks: as it does key by key, and on disks that are full."""
 
 import errno
+import os
 import random
 from contextlib import ExitStack
 
@@ -8,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from statefx import Checkpoint
+from statefx.admin.rewrite import FULL
 from statefx.admin.routing import Router
 from statefx.admin.sorted_files import SortedRun
 from statefx.errors import CheckpointError, StateError
@@ -106,15 +108,22 @@ def test_keys_of_a_map_in_blocks_need_the_same_proof():
 
 
 @pytest.mark.slow
-def test_the_disk_of_the_checkpoint_is_full(place, monkeypatch):
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [
+        *((number, "the checkpoint needs room for the state once more. Make room, and do it again") for number in FULL),
+        *((number, "see why, and do it again") for number in (errno.ENOENT, errno.EACCES, errno.EIO)),
+    ],
+)
+def test_the_disk_of_the_checkpoint_is_full_or_refuses(place, monkeypatch, number, says):
     with Driver(place, "rocksdb") as driver:
         send(driver, range(6), topology(2), limits=SMALL)
         before = held(driver, 2)
         with monkeypatch.context() as patch:
-            disk = Disk(patch, driver.folder / "state" / "count")
+            disk = Disk(patch, driver.folder / "state" / "count", OSError(number, os.strerror(number)))
             disk.passing, disk.left = 1, 1
             with pytest.raises(
-                StateError, match=r"cannot be written: No space left on device\. Nothing was changed: .*Make room"
+                StateError, match=rf"cannot be written: {os.strerror(number)}\. Nothing was changed: {says}$"
             ):
                 Checkpoint(driver.folder).rescale({"count": 4})
             assert disk.failed
@@ -146,4 +155,5 @@ def test_progress_ends_with_all_of_it(place):
         assert all(so_far <= total for so_far, total in told)
         assert told[-1][0] == told[-1][1]
         read = told[-1][0] - 2 * done.bytes  # what was written was read back
-        assert 0.9 * done.bytes < read <= done.bytes  # an entry of the index by time is parted among tasks
+        # An entry of the index by time is parted among tasks, and what all tasks hold is written for each.
+        assert 0.75 * done.bytes < read <= done.bytes

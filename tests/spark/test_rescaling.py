@@ -7,7 +7,7 @@ import pytest
 
 from statefx import Checkpoint
 from statefx.errors import CheckpointError, ConfigError, StatefxError
-from tests.coordinator.changing import held, log_of, rescaled_here, send
+from tests.coordinator.changing import held, log_of, rescaled_here, send, stored
 from tests.coordinator.test_rescaling import Misplaced, topology
 from tests.spark.bolts import Once
 from tests.testing.topologies import SMALL, Driver
@@ -21,11 +21,11 @@ pytestmark = pytest.mark.slow
 )
 def test_they_do_what_this_process_does(spark, driver, place, provider, was, now):
     send(driver, range(6), topology(was), limits=SMALL)
-    here, expected = rescaled_here(driver, now, place)
+    here, expected = rescaled_here(driver.folder, now, place)
     told = []
     done = Checkpoint(driver.folder).rescale({"count": now}, progress=lambda *each: told.append(each), spark=spark)
     assert (done.tasks, done.keys, done.bytes) == (here.tasks, here.keys, here.bytes)
-    assert held(driver, now) == expected
+    assert stored(driver.folder, "count") == expected
     assert told[-1][0] == told[-1][1] >= 2 * done.bytes
     send(driver, range(6, 8), topology(now), limits=SMALL)
 

@@ -337,14 +337,21 @@ class Damaged:
 
 
 def find_damage(
-    changelog: Changelog, kept: Sequence[Kept], snapshots: Sequence[SnapshotRef], read: Callable[[int], object]
+    changelog: Changelog,
+    kept: Sequence[Kept],
+    snapshots: Iterable[SnapshotRef],
+    read: Callable[[int], object],
+    whole: set[str],
 ) -> list[Damaged]:
     """Return the damage of the files that the versions `kept` need, and of `snapshots`.
 
-    `read` is called with the size of each file that was read; 0 of one whose head is damaged.
+    `read` is called with the size of each file that was read; 0 of one whose head is damaged. Entries of files that
+    `whole` names are not read, and it gets the names of those that were read and have no damage.
     """
     found: dict[str, Damaged] = {}
     bodies: dict[str, Artefact] = {}
+    spare: dict[str, Artefact] = {}
+    """What was taken in; nobody needs it: what took it in may serve as well."""
     for version, oldest in kept:
         steps = list(_chain(changelog, version, oldest, found))
         bodies.update({step.name: step for step in steps})
@@ -352,8 +359,8 @@ def find_damage(
         taken_in = [each for each in committed(listing, steps[::-1]) if each.name not in bodies]
         for version_in, head in _heads(changelog, [each.version for each in taken_in]):
             if isinstance(head, Artefact):
-                bodies[head.name] = head
-            elif not getattr(head, "missing", False):  # nobody needs it: what took it in may serve as well
+                spare[head.name] = head
+            elif not getattr(head, "missing", False):
                 found.setdefault(*_of_head(changelog, version_in, 0, head))
     for snapshot in snapshots:
         try:
@@ -365,8 +372,14 @@ def find_damage(
     damaged = list(found.values())
     for _ in (each for each in damaged if not each.missing):
         read(0)
-    for body in bodies.values():
-        damaged += _of_body(changelog, body)
+    for name, body in {**bodies, **spare}.items():
+        if name in whole:
+            continue
+        problems = _of_body(changelog, body)
+        if not problems:
+            whole.add(name)
+        # A topology that runs has perhaps deleted it since its head was read.
+        damaged += [each for each in problems if name in bodies or not each.missing]
         read(body.size_bytes)
     return sorted(damaged, key=lambda each: (each.last, each.name, each.after or b""))
 
