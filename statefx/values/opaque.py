@@ -55,6 +55,7 @@ from statefx.values.backend import (
     Row,
     Stamp,
     Steps,
+    begun,
     carry_out,
     check_keys,
     decode,
@@ -160,7 +161,7 @@ class OpaqueMap:
             What is to be done to each key.
         update : callable
             Given the value and the change, returns the new value; None: the key has none any more. It may be called
-            several times for a key and must depend on its arguments alone.
+            several times for a key and must depend on its arguments alone; the value it may change in place.
         initial : Any
             The value of a key that has none.
 
@@ -223,7 +224,7 @@ class OpaqueMap:
     ) -> Steps[dict[str, Any]]:
         # Where all keys are one atomic act, nobody can have a journal and write its keys later: steps 1 to 4 are one.
         way = self._write_at_once if getattr(self._backend, "atomic", False) else self._write_behind_journal
-        new = yield from way(keys, lambda key, value: update(initial if value is None else value, changes[key]))
+        new = yield from way(keys, lambda key, value: update(begun(value, initial), changes[key]))
         if not self._rolling_back:
             self._state.put(self._mark_key, str(self._own))  # step 5
             self._marked = True
@@ -287,9 +288,10 @@ class OpaqueMap:
         new, writes, own = {}, {}, set(keys)
         for key in written:
             value, prev = self._start(key, rows.get(key))
+            undo = encode(key, prev)  # now: it may be the value that `change` changes in place
             if key in own:
                 value = new[key] = change(key, value)
-            writes[key] = Row(str(self._own), encode(key, value), encode(key, prev))
+            writes[key] = Row(str(self._own), encode(key, value), undo)
         return new, writes
 
     def _in_doubt(self, journal: Row | None) -> set[str]:

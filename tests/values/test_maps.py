@@ -51,6 +51,29 @@ def test_several_updates_of_a_key_in_one_attempt_add_up_and_are_taken_back_toget
     assert values(backend) == {"a": 4, "c": 1}
 
 
+def push_in_place(value, change):
+    value["all"].append(change)
+    return value
+
+
+def push_to_copy(value, change):
+    return {"all": [*value["all"], change]}
+
+
+@pytest.mark.parametrize("push", [push_in_place, push_to_copy])
+def test_an_update_may_change_its_value_in_place(backend, push):
+    for make in (opaque, transactional):
+        made = make(MemoryBackend(f"{backend.name} {make.__name__}", backend.atomic), 1)
+        assert made.multiUpdate({"a": 1, "b": 2}, push, {"all": []}) == {"a": {"all": [1]}, "b": {"all": [2]}}
+    state = Kept()
+    opaque(backend, 1, state=state).multiUpdate({"a": 1}, push, {"all": []})
+    lost = opaque(backend, 2, state=Kept(state))
+    for _ in range(2):
+        lost.multiUpdate({"a": 9, "b": 9}, push, {"all": []})
+    again = opaque(backend, 2, 1, Kept(state))
+    assert again.multiUpdate({"a": 2, "b": 3}, push, {"all": []}) == {"a": {"all": [1, 2]}, "b": {"all": [3]}}
+
+
 def test_a_key_is_given_up_by_the_value_none(backend):
     totals = opaque(backend, 1)
     totals.multiPut({"a": 1, "b": 2})
