@@ -3,11 +3,13 @@
 A task keeps three things:
 
 * in the database, a row for each key: the value, the value before, and the version that names the write;
-* in the database, one row for the task, its **journal**: the attempt that wrote last, and the keys it writes;
+* in the database, one row for the task, its **journal**: the attempt that wrote last, the mark it began with, and the
+  keys it writes;
 * in the bolt's state, the **mark**: the journal's version, as the last committed transaction left it. State is exact:
   if the journal is at the mark, what it names was committed; if it is beyond, an attempt has written that was not.
   Whoever makes the map first puts the first mark there: nothing was committed before this transaction. Else nobody
-  could tell a state that was lost from one whose only attempts with rows have failed.
+  could tell a state that was lost from one whose only attempts with rows have failed. And if the journal began with
+  another mark, the state has gone back alone by more than one transaction, whose values before are gone.
 
 An attempt works in these steps:
 
@@ -278,8 +280,9 @@ class OpaqueMap:
     def _entry(self, row: Row | None, keys: list[str]) -> tuple[Row, set[str]]:
         """Return the journal as this attempt writes it, and the keys that are in doubt."""
         in_doubt = self._in_doubt(row)
-        named = set(decode(row.undo)) if row is not None and row.version == str(self._own) else in_doubt
-        return Row(str(self._own), None, json.dumps(sorted(named.union(keys)), ensure_ascii=False)), in_doubt
+        named = _began_and_named(row)[1] if row is not None and row.version == str(self._own) else in_doubt
+        undo = json.dumps([str(self._mark), sorted(named.union(keys))], ensure_ascii=False)
+        return Row(str(self._own), None, undo), in_doubt
 
     def _changed(
         self, written: list[str], keys: list[str], rows: Mapping[str, Row], change: _Change
@@ -307,10 +310,12 @@ class OpaqueMap:
         if own.attempt < stamp.attempt:
             raise behind(own.attempt, stamp.attempt, where)
         self._refuse_twin(self._journal, stamp)
-        if stamp.attempt.txid <= mark.attempt.txid:
+        began, named = _began_and_named(journal)
+        # Attempts that fail, and transactions without a call, leave the mark that the journal began with.
+        if stamp.attempt.txid <= mark.attempt.txid or began != str(mark):
             has = "knows nothing of the values" if mark.run == _NO_RUN else f"is at {mark.attempt}"
             raise self._mismatch(f"the bolt's state {has}, and {where} is at", stamp.attempt)
-        return set(decode(journal.undo))
+        return named
 
     def _refuse_twin(self, key: str, stamp: Stamp) -> None:
         """Raise if another run of this attempt has written: it may be the one whose ack counts, or its rollback."""
@@ -340,3 +345,9 @@ class OpaqueMap:
         self._refuse_twin(key, stamp)
         start = OpaqueValue(stamp.attempt, curr, prev).get(self._own.attempt, self._mark.attempt.txid)
         return start, start
+
+
+def _began_and_named(journal: Row) -> tuple[str, set[str]]:
+    """Return the mark that the writer of a journal began with, and the keys that it names."""
+    began, named = decode(journal.undo)
+    return began, set(named)
