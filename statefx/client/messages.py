@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -143,7 +144,7 @@ class Receiver:
         for message in found:
             self._has[message.id] = message
             self.hold(message.id, until)
-        return found
+        return deepcopy(found)  # the program may change values, and the message may come again
 
     def has(self, id: Any) -> bool:
         self._drop()

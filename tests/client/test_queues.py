@@ -341,6 +341,25 @@ def test_a_message_that_is_handed_out_too_often_is_a_dead_letter(place, refuse, 
     assert [tuple(row.values()) for row in sink.rows] == [("bad", str(message.id), 3, reason)]
 
 
+@pytest.mark.parametrize("change", [{"text": "spoilt"}, {"more": 1}])
+def test_what_a_program_makes_of_a_messages_values_is_its_own(place, change):
+    """Until it is a dead letter, each receive has the message as the queue has it."""
+    queue = SqlQueue(SqliteDatabase(place))
+    queue.add("a")
+    sink = CollectSink()
+    with letters_client(queue, place, sink) as own:
+        for _ in range(3):
+            with own.transaction() as t:
+                (message,) = t.receive("jobs")
+                assert message.values == {"text": "a"}
+                message.values.update(change)
+                t.abort()
+        with own.transaction() as t:
+            assert t.receive("jobs") == []
+    assert [row["text"] for row in sink.rows] == ["a"]
+    assert queue.owners() == []
+
+
 def test_a_dead_letter_is_kept_if_its_transaction_is_rolled_back(place):
     queue = SqlQueue(SqliteDatabase(place))
     queue.add("bad")
