@@ -9,6 +9,7 @@ from contextlib import closing
 import pytest
 
 from statefx.connectors.sql import SqlBackend, connection
+from statefx.connectors.sql import backend as backend_module
 from statefx.errors import ConfigError, FailedException, StatePhaseError, ValueMismatchError
 from statefx.protocol.identity import TransactionAttempt
 from statefx.values import MemoryBackend, OpaqueMap, OpaqueValue, Row, TransactionalMap, TransactionalValue
@@ -434,6 +435,22 @@ def test_a_database_that_is_away_fails_the_attempt_and_not_the_query(tmp_path):
             database_backend.multiGet(["a"])
         (tmp_path / "missing").mkdir()
         assert database_backend.multiGet(["a"]) == {}
+
+
+@pytest.mark.slow
+def test_rows_that_stay_locked_fail_the_attempt(postgres_database, monkeypatch):
+    """As those of a task whose host was lost between its UPDATE and its COMMIT."""
+    monkeypatch.setattr(backend_module, "SETTINGS", connection.SETTINGS.replace("30s", "50ms"))
+    with (
+        closing(SqlBackend(postgres_database.url, "totals")) as database_backend,
+        postgres_database.server.connect(postgres_database.name) as lost,
+    ):
+        database_backend.multiPut({"a": OLD}, {"a": None})
+        lost.execute("begin; update totals set value = '2'")
+        with pytest.raises(FailedException, match="lock timeout"):
+            database_backend.multiPut({"a": NEW}, {"a": OLD.version})
+        lost.execute("rollback")
+        assert not database_backend.multiPut({"a": NEW}, {"a": OLD.version})
 
 
 @pytest.mark.slow
