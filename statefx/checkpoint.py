@@ -788,6 +788,9 @@ class Checkpoint:
         * What queues were told to forget since is not delivered again. So with ``"rewind"`` it is refused, with or
           before the next start, where messages were acknowledged: their rows would be lost.
         * With ``"rewind"``, each start repeats the taking back until a transaction is decided.
+        * Tables of maps (`statefx.values`) do not go back: restore them as of the same transaction. Else an `OpaqueMap`
+          takes back one transaction that was given up, and raises ValueMismatchError if there are more; a
+          `TransactionalMap` can't know it, and applies what is read again a second time.
         """
         check_progress(progress)
         return savepoints.restore(self._folders, self._config, savepoint, txid, to=to, sinks=sinks, progress=progress)

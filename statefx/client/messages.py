@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import closing
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -12,6 +14,7 @@ from statefx.errors import SchemaError
 from statefx.operators.context import Context
 from statefx.operators.fitting import MISFITS, fitted_array, fitted_column, own_names, shown
 from statefx.operators.schema import to_ddl
+from statefx.operators.sealed_names import sealed_by
 
 
 def to_batches(sink: str, schema: pa.Schema, rows: Any) -> list[pa.RecordBatch]:
@@ -118,6 +121,8 @@ class Receiver:
         """When the transaction ends, or is over its time, that has a message."""
         self._reasons: dict[Any, str] = {}
         """Why those that came back were not processed."""
+        self._sealed = False
+        """Whether a commit that was rolled back may have left messages sealed, as in an outage of the queue."""
         spout.open(Context({}, name + ACKS, 0, 1, generation, origin, txid=txid))
 
     @property
@@ -138,12 +143,13 @@ class Receiver:
         back = [message for id, message in self._has.items() if id not in taken][:limit]
         found = [message._replace(tries=message.tries + 1) for message in back]
         if len(found) < limit:
+            self._unseal()
             for id, values, tries in self._spout.take(limit - len(found)):
                 found.append(Received(self._name, id, dict(zip(self._spout.schema.names, values, strict=True)), tries))
         for message in found:
             self._has[message.id] = message
             self.hold(message.id, until)
-        return found
+        return deepcopy(found)  # the program may change values, and the message may come again
 
     def has(self, id: Any) -> bool:
         self._drop()
@@ -161,6 +167,21 @@ class Receiver:
             if id in self._has:
                 self._reasons[id] = reason
                 self.hold(id, min(now, self._until[id]))
+
+    def rolled_back(self) -> None:
+        """Take note that a commit was rolled back that had to take messages off the queue."""
+        self._sealed = True
+
+    def _unseal(self) -> None:
+        """Give back to the client what its commits have left sealed: no transaction of its is under way or decided.
+
+        A sweep comes late: no message that is sealed expires, so meanwhile nobody would be given it.
+        """
+        if self._sealed:
+            with closing(self._spout.pendingAcks()) as acks:
+                for name in acks.sealed(sealed_by(self.owner)):
+                    acks.release(name)
+            self._sealed = False
 
     def reason(self, id: Any) -> str | None:
         """Return why a message was not processed when it was handed out last, or None if that is unknown."""

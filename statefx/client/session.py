@@ -394,6 +394,8 @@ class Session:
                     self.queues[queue].forget(ids)
             if changes.failure is None:
                 return None
+            for queue in buffer.acked:
+                self.queues[queue].rolled_back()
             reason = reason_of(changes.failure)
             return _rolled_back(txid, changes.failure)
         finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Generator, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
@@ -241,6 +242,11 @@ def refuse_stubborn(refused: Iterable[str], expected: Mapping[str, str | None], 
         raise FailedException(
             f"multiPut has not written {refused[0]!r}, although the version there is the one that was expected"
         )
+
+
+def begun(value: Any, initial: Any) -> Any:
+    """Return what an update is given, which may change it in place: of `initial`, that of all keys, a copy."""
+    return deepcopy(initial) if value is None else value
 
 
 def encode(key: str, value: Any) -> str | None:

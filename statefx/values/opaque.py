@@ -3,11 +3,13 @@
 A task keeps three things:
 
 * in the database, a row for each key: the value, the value before, and the version that names the write;
-* in the database, one row for the task, its **journal**: the attempt that wrote last, and the keys it writes;
+* in the database, one row for the task, its **journal**: the attempt that wrote last, the mark it began with, and the
+  keys it writes;
 * in the bolt's state, the **mark**: the journal's version, as the last committed transaction left it. State is exact:
   if the journal is at the mark, what it names was committed; if it is beyond, an attempt has written that was not.
   Whoever makes the map first puts the first mark there: nothing was committed before this transaction. Else nobody
-  could tell a state that was lost from one whose only attempts with rows have failed.
+  could tell a state that was lost from one whose only attempts with rows have failed. And if the journal began with
+  another mark, the state has gone back alone by more than one transaction, whose values before are gone.
 
 An attempt works in these steps:
 
@@ -55,6 +57,7 @@ from statefx.values.backend import (
     Row,
     Stamp,
     Steps,
+    begun,
     carry_out,
     check_keys,
     decode,
@@ -160,7 +163,7 @@ class OpaqueMap:
             What is to be done to each key.
         update : callable
             Given the value and the change, returns the new value; None: the key has none any more. It may be called
-            several times for a key and must depend on its arguments alone.
+            several times for a key and must depend on its arguments alone; the value it may change in place.
         initial : Any
             The value of a key that has none.
 
@@ -223,7 +226,7 @@ class OpaqueMap:
     ) -> Steps[dict[str, Any]]:
         # Where all keys are one atomic act, nobody can have a journal and write its keys later: steps 1 to 4 are one.
         way = self._write_at_once if getattr(self._backend, "atomic", False) else self._write_behind_journal
-        new = yield from way(keys, lambda key, value: update(initial if value is None else value, changes[key]))
+        new = yield from way(keys, lambda key, value: update(begun(value, initial), changes[key]))
         if not self._rolling_back:
             self._state.put(self._mark_key, str(self._own))  # step 5
             self._marked = True
@@ -277,8 +280,9 @@ class OpaqueMap:
     def _entry(self, row: Row | None, keys: list[str]) -> tuple[Row, set[str]]:
         """Return the journal as this attempt writes it, and the keys that are in doubt."""
         in_doubt = self._in_doubt(row)
-        named = set(decode(row.undo)) if row is not None and row.version == str(self._own) else in_doubt
-        return Row(str(self._own), None, json.dumps(sorted(named.union(keys)), ensure_ascii=False)), in_doubt
+        named = _began_and_named(row)[1] if row is not None and row.version == str(self._own) else in_doubt
+        undo = json.dumps([str(self._mark), sorted(named.union(keys))], ensure_ascii=False)
+        return Row(str(self._own), None, undo), in_doubt
 
     def _changed(
         self, written: list[str], keys: list[str], rows: Mapping[str, Row], change: _Change
@@ -287,9 +291,10 @@ class OpaqueMap:
         new, writes, own = {}, {}, set(keys)
         for key in written:
             value, prev = self._start(key, rows.get(key))
+            undo = encode(key, prev)  # now: it may be the value that `change` changes in place
             if key in own:
                 value = new[key] = change(key, value)
-            writes[key] = Row(str(self._own), encode(key, value), encode(key, prev))
+            writes[key] = Row(str(self._own), encode(key, value), undo)
         return new, writes
 
     def _in_doubt(self, journal: Row | None) -> set[str]:
@@ -305,10 +310,12 @@ class OpaqueMap:
         if own.attempt < stamp.attempt:
             raise behind(own.attempt, stamp.attempt, where)
         self._refuse_twin(self._journal, stamp)
-        if stamp.attempt.txid <= mark.attempt.txid:
+        began, named = _began_and_named(journal)
+        # Attempts that fail, and transactions without a call, leave the mark that the journal began with.
+        if stamp.attempt.txid <= mark.attempt.txid or began != str(mark):
             has = "knows nothing of the values" if mark.run == _NO_RUN else f"is at {mark.attempt}"
             raise self._mismatch(f"the bolt's state {has}, and {where} is at", stamp.attempt)
-        return set(decode(journal.undo))
+        return named
 
     def _refuse_twin(self, key: str, stamp: Stamp) -> None:
         """Raise if another run of this attempt has written: it may be the one whose ack counts, or its rollback."""
@@ -338,3 +345,9 @@ class OpaqueMap:
         self._refuse_twin(key, stamp)
         start = OpaqueValue(stamp.attempt, curr, prev).get(self._own.attempt, self._mark.attempt.txid)
         return start, start
+
+
+def _began_and_named(journal: Row) -> tuple[str, set[str]]:
+    """Return the mark that the writer of a journal began with, and the keys that it names."""
+    began, named = decode(journal.undo)
+    return began, set(named)

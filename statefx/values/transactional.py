@@ -15,6 +15,7 @@ from statefx.values.backend import (
     Row,
     Stamp,
     Steps,
+    begun,
     carry_out,
     check_keys,
     decode,
@@ -89,7 +90,7 @@ class TransactionalMap:
             What is to be done to each key.
         update : callable
             Given the value and the change, returns the new value; None: the key has none any more. It may be called
-            several times for a key and must depend on its arguments alone.
+            several times for a key and must depend on its arguments alone; the value it may change in place.
         initial : Any
             The value of a key that has none.
 
@@ -152,7 +153,7 @@ class TransactionalMap:
                     new[key] = decode(row.value)
                     continue
                 value = None if row is None else decode(row.value)
-                new[key] = update(initial if value is None else value, changes[key])
+                new[key] = update(begun(value, initial), changes[key])
                 writes[key] = Row(own, encode(key, new[key]), None)
             left = (yield Put(writes, {key: expected[key] for key in writes})) if writes else []
         return new

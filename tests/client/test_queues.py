@@ -11,7 +11,13 @@ import pytest
 
 from statefx import TransactionalClient
 from statefx.connectors import CollectSink
-from statefx.errors import ConfigError, TransactionConflictError, TransactionError, TransactionTimeoutError
+from statefx.errors import (
+    ConfigError,
+    TransactionConflictError,
+    TransactionError,
+    TransactionTimeoutError,
+    UnreachableError,
+)
 from statefx.testing.steps import Crash
 from tests.sinks.database import SqliteDatabase
 from tests.spouts.queues import SqlQueue, connections
@@ -341,6 +347,25 @@ def test_a_message_that_is_handed_out_too_often_is_a_dead_letter(place, refuse, 
     assert [tuple(row.values()) for row in sink.rows] == [("bad", str(message.id), 3, reason)]
 
 
+@pytest.mark.parametrize("change", [{"text": "spoilt"}, {"more": 1}])
+def test_what_a_program_makes_of_a_messages_values_is_its_own(place, change):
+    """Until it is a dead letter, each receive has the message as the queue has it."""
+    queue = SqlQueue(SqliteDatabase(place))
+    queue.add("a")
+    sink = CollectSink()
+    with letters_client(queue, place, sink) as own:
+        for _ in range(3):
+            with own.transaction() as t:
+                (message,) = t.receive("jobs")
+                assert message.values == {"text": "a"}
+                message.values.update(change)
+                t.abort()
+        with own.transaction() as t:
+            assert t.receive("jobs") == []
+    assert [row["text"] for row in sink.rows] == ["a"]
+    assert queue.owners() == []
+
+
 def test_a_dead_letter_is_kept_if_its_transaction_is_rolled_back(place):
     queue = SqlQueue(SqliteDatabase(place))
     queue.add("bad")
@@ -414,6 +439,52 @@ def test_what_was_sealed_for_a_transaction_that_is_rolled_back_is_free_again(mak
             t.commit()
         assert "@sealed" not in "".join(queues["one"].owners())
     assert queues["two"].owners() == ["thief"]
+
+
+@pytest.mark.parametrize("begins", ["seal", "release"])
+def test_what_an_outage_has_left_sealed_is_released_by_the_next_receive(make, place, now, monkeypatch, begins):
+    """Else nobody is given it while the client lives, which has forgotten it by then.
+
+    It begins when the messages are sealed, or when another queue's were refused.
+    """
+    names = ("one", "two")
+    for name in names:
+        (place / name).mkdir()
+    queues = {name: make(place / name) for name in names}
+    for queue in queues.values():
+        queue.add("a")
+    one, given = queues["one"], {name: queue.spout() for name, queue in queues.items()}
+    with TransactionalClient(place / "ck", id="jobs", queues=given) as own:
+        t = own.begin()
+        t.ack(*t.receive("one"), *t.receive("two"))
+        kind = type(given["one"].pendingAcks())
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, "release", unreached)
+            if begins == "seal":
+                patch.setattr(kind, "seal", unanswered(kind.seal))
+            else:
+                queues["two"].steal()
+            with pytest.raises(TransactionError):
+                t.commit()
+            assert all("@sealed" in owner for owner in one.owners())
+            now[0] += 16
+            with own.transaction() as t, pytest.raises(UnreachableError):
+                t.receive("one")
+        with own.transaction() as t:
+            t.receive("one")
+        assert "@sealed" not in "".join(one.owners())
+
+
+def unreached(*arguments: Any) -> None:
+    raise UnreachableError("the queue is away")
+
+
+def unanswered(method: Callable[..., None]) -> Callable[..., None]:
+    def call(*arguments: Any) -> None:
+        method(*arguments)
+        unreached()
+
+    return call
 
 
 @pytest.mark.slow

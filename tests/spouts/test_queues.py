@@ -18,6 +18,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
 
 from statefx import BasicBolt, Checkpoint, TopologyBuilder, TransactionalClient
 from statefx.command import main
@@ -606,6 +608,38 @@ def test_a_row_that_another_reader_took_over_is_not_deleted(database):
     spout.finish([first.id, second.id])
     assert queue.owners() == ["thief"]
     spout.close()
+
+
+def test_no_statement_but_that_which_takes_rows_reads_those_that_wait(database):
+    """Each transaction looks for what is sealed: one that read the backlog for it would make draining quadratic."""
+    queue, plans = SqlQueue(database), dict[str, str]()
+    if database.postgres:  # that of the tests' is C, in which alone LIKE is a range of an index
+        database.run('alter table jobs alter statefx_owner type text collate "C.utf8"')
+    queue.add(*[f"text {number}" for number in range(2000)])
+    database.run("analyze jobs")
+
+    def explain(connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if statement.startswith(("SELECT", "UPDATE", "DELETE")) and "LIMIT" not in statement:
+            cursor.execute(f"explain {'' if database.postgres else 'query plan'} {statement}", parameters)
+            plans[statement] = " ".join(str(row[-1]) for row in cursor.fetchall())
+
+    event.listen(Engine, "before_cursor_execute", explain)
+    try:
+        acks = queue.spout().pendingAcks()
+        spout = opened(queue, 1)
+        messages = spout.receive(4)
+        spout.renew([messages[0].id])
+        name = seal(queue, spout, messages[:3])
+        assert list(acks.sealed(spout.place)) == [name]
+        acks.release(name)
+        acks.acknowledge(name)
+        spout.finish([messages[0].id])
+        spout.close()
+    finally:
+        event.remove(Engine, "before_cursor_execute", explain)
+    plans = {statement: plan for statement, plan in plans.items() if " jobs" in statement}
+    assert {plan for plan in plans.values() if ("Seq Scan" if database.postgres else "SCAN") in plan} == set()
+    assert len(plans) >= 7
 
 
 def test_types_and_names_of_columns(database):

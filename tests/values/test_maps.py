@@ -9,6 +9,7 @@ from contextlib import closing
 import pytest
 
 from statefx.connectors.sql import SqlBackend, connection
+from statefx.connectors.sql import backend as backend_module
 from statefx.errors import ConfigError, FailedException, StatePhaseError, ValueMismatchError
 from statefx.protocol.identity import TransactionAttempt
 from statefx.values import MemoryBackend, OpaqueMap, OpaqueValue, Row, TransactionalMap, TransactionalValue
@@ -49,6 +50,29 @@ def test_several_updates_of_a_key_in_one_attempt_add_up_and_are_taken_back_toget
     assert values(backend) == {"a": 7, "b": 5}
     assert opaque(backend, 2, 1, state).multiUpdate({"c": 1}, add, 0) == {"c": 1}
     assert values(backend) == {"a": 4, "c": 1}
+
+
+def push_in_place(value, change):
+    value["all"].append(change)
+    return value
+
+
+def push_to_copy(value, change):
+    return {"all": [*value["all"], change]}
+
+
+@pytest.mark.parametrize("push", [push_in_place, push_to_copy])
+def test_an_update_may_change_its_value_in_place(backend, push):
+    for make in (opaque, transactional):
+        made = make(MemoryBackend(f"{backend.name} {make.__name__}", backend.atomic), 1)
+        assert made.multiUpdate({"a": 1, "b": 2}, push, {"all": []}) == {"a": {"all": [1]}, "b": {"all": [2]}}
+    state = Kept()
+    opaque(backend, 1, state=state).multiUpdate({"a": 1}, push, {"all": []})
+    lost = opaque(backend, 2, state=Kept(state))
+    for _ in range(2):
+        lost.multiUpdate({"a": 9, "b": 9}, push, {"all": []})
+    again = opaque(backend, 2, 1, Kept(state))
+    assert again.multiUpdate({"a": 2, "b": 3}, push, {"all": []}) == {"a": {"all": [1, 2]}, "b": {"all": [3]}}
 
 
 def test_a_key_is_given_up_by_the_value_none(backend):
@@ -411,6 +435,22 @@ def test_a_database_that_is_away_fails_the_attempt_and_not_the_query(tmp_path):
             database_backend.multiGet(["a"])
         (tmp_path / "missing").mkdir()
         assert database_backend.multiGet(["a"]) == {}
+
+
+@pytest.mark.slow
+def test_rows_that_stay_locked_fail_the_attempt(postgres_database, monkeypatch):
+    """As those of a task whose host was lost between its UPDATE and its COMMIT."""
+    monkeypatch.setattr(backend_module, "SETTINGS", connection.SETTINGS.replace("30s", "50ms"))
+    with (
+        closing(SqlBackend(postgres_database.url, "totals")) as database_backend,
+        postgres_database.server.connect(postgres_database.name) as lost,
+    ):
+        database_backend.multiPut({"a": OLD}, {"a": None})
+        lost.execute("begin; update totals set value = '2'")
+        with pytest.raises(FailedException, match="lock timeout"):
+            database_backend.multiPut({"a": NEW}, {"a": OLD.version})
+        lost.execute("rollback")
+        assert not database_backend.multiPut({"a": NEW}, {"a": OLD.version})
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ take each of its own at any later time, or never.
 
 import itertools
 import random
+import re
 from collections import Counter
 
 import pytest
@@ -88,6 +89,36 @@ def test_a_late_attempt_changes_nothing_whenever_it_writes(following, atomic, be
         assert values(world.backend) == world.expected, "it has ended late, and changed nothing"
         world.commit(world.attempt(7, 0, AFTER))
     assert refused > (50 if atomic else 300), "else its steps did not come late"
+
+
+@pytest.mark.parametrize("atomic", [False, True])
+@pytest.mark.parametrize("fails", [False, True])
+def test_values_are_exact_or_refused_behind_a_state_that_went_back_alone(atomic, fails):
+    """As by `Checkpoint.restore`: numbers go on, so the table is ahead as it is after failed attempts.
+
+    An attempt takes back one transaction; of more, the values before are gone.
+    """
+    for given, back in itertools.product(itertools.product([LATE, {}, None], repeat=3), range(3)):
+        world, states = World(MemoryBackend("world", atomic)), []
+        for txid, changes in enumerate(given, 5):
+            states.append((world.state, Counter(world.expected)))
+            if fails:
+                assert world.attempt(txid, 0, LIVE).finish()
+            if changes is None:
+                world.commit_uncalled(txid, 1)
+            else:
+                world.commit(world.attempt(txid, 1, changes))
+        if fails:
+            assert world.attempt(8, 0, LIVE).finish()
+        world.state, world.expected = states[back]
+        given_up = sum(changes is not None for changes in given[back:])
+        if given_up < (1 if fails else 2):
+            world.commit(world.attempt(8, 1, AFTER))
+        else:
+            refused = world.attempt(8, 1, AFTER)
+            assert not refused.finish(), (given, back)
+            assert isinstance(refused.error, ValueMismatchError)
+            assert re.search("the bolt's state is at .*and the journal .*Restore both as they were", str(refused.error))
 
 
 class Blind(MemoryBackend):

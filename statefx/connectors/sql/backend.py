@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from statefx.connectors.sql.columns import check_columns, is_of_data
-from statefx.connectors.sql.connection import SqlUrl, alchemy, open_engine
+from statefx.connectors.sql.connection import SETTINGS, SqlUrl, alchemy, open_engine
 from statefx.errors import ConfigError, FailedException, SinkError, ValueMismatchError
 from statefx.values.backend import Row
 
@@ -112,6 +112,8 @@ class SqlBackend:
         try:
             engine, table = self._opened = self._opened or self._open()
             with engine.begin() as connection:
+                if engine.name == "postgresql":  # a host that is lost leaves rows locked until the server notices
+                    connection.exec_driver_sql(SETTINGS, ("statefx",))
                 yield connection, table
         except (sqlalchemy.exc.OperationalError, sqlalchemy.exc.InterfaceError) as error:
             raise FailedException(f"the table {self.table!r} can't be used now: {error.orig}") from error

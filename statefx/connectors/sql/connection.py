@@ -173,8 +173,8 @@ def count_up(engine: Any, queries: Sequence[Any]) -> int:
 # ---- one connection
 
 # SET LOCAL, by a query: it ends with the transaction, so a pooler's next client has nothing of it. Who waits for a lock
-# longer than this tells the status, and tries again; a limit that the server or the URL gives is left alone.
-_SETTINGS = """
+# longer than this tells it, and tries again; a limit that the server or the URL gives is left alone.
+SETTINGS = """
     select set_config('application_name', %s, true), set_config('lock_timeout',
         case current_setting('lock_timeout') when '0' then '30s' else current_setting('lock_timeout') end, true)
 """
@@ -259,7 +259,7 @@ class SqlConnection:
             if self.lite:
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
             elif self.postgres:
-                connection.exec_driver_sql(_SETTINGS, (name,))
+                connection.exec_driver_sql(SETTINGS, (name,))
         except BaseException:
             self._drop(connection)
             raise

@@ -104,7 +104,11 @@ class _Jobs:
             yield column.in_(ids[at : at + CHUNK])
 
     def of(self, prefix: str) -> Any:
-        return self.table.c[OWNER].startswith(prefix, autoescape=True)
+        """Return the condition of rows whose owner, or name, begins so; no row that waits is read for it."""
+        column = self.table.c[OWNER]
+        # The first is a range of the index, without the rows that wait. LIKE is none for SQLite, nor for PostgreSQL
+        # where texts are not ordered as in C.
+        return alchemy().and_(column > "", column.startswith(prefix, autoescape=True))
 
     def owners(self, connection: sa.Connection, prefix: str) -> list[str]:
         """Return the owners that begin so and have rows, and the names of transactions."""
