@@ -155,8 +155,8 @@ class TaskCollector(Collector):
 
     def checked(self, values: Any, stream: str, fields: Mapping[str, Any], task: int | None = None) -> tuple[Any, ...]:
         """Return what is emitted as a row of the stream that can be emitted later, to that task."""
-        is_plain = type(values) is tuple and len(values) == self._plain_width and stream is DEFAULT_STREAM
-        if is_plain and task is None and not fields:
+        plain = self._plain_width if task is None and stream is DEFAULT_STREAM and not fields else -1
+        if type(values) is tuple and len(values) == plain:
             return values  # as in `emit`
         gathering = self._gathering(stream, values)
         gathering.check_task(task)

@@ -66,7 +66,7 @@ def test_rows_that_fill_batches_leave_when_their_call_is_over(tmp_path):
     assert len(found["emitted"]["default"]) > 2000
 
 
-def test_bad_rows_that_changed_a_list_do_not_sort_it_anew(monkeypatch):
+def test_bad_rows_that_were_appended_do_not_sort_the_list_anew(monkeypatch):
     sorts = []
 
     class Counted(changes.PendingKeys):
@@ -82,8 +82,6 @@ def test_bad_rows_that_changed_a_list_do_not_sort_it_anew(monkeypatch):
 
         def execute(self, tup, collector):
             self.state.append(tup.n)
-            if tup.n % 3 == 0:
-                self.state.truncate(2)
             collector.emit((len(self.state), self.state[0], self.state[-1]))
             if tup.n % 5 == 0:
                 raise ValueError("the row is bad")
@@ -96,9 +94,8 @@ def test_bad_rows_that_changed_a_list_do_not_sort_it_anew(monkeypatch):
         found = tester.send({"in": [(n,) for n in range(1, 100)]}).emitted("lists")
     expected, kept = [], []
     for n in range(1, 100):
-        changed = [*kept, n][-2 if n % 3 == 0 else 0 :]
         if n % 5:
-            kept = changed
+            kept.append(n)
             expected.append((len(kept), kept[0], kept[-1]))
     assert found == expected
     assert len(sorts) < 5
