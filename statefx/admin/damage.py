@@ -404,7 +404,8 @@ def repair(
     planned = _with_sinks(planned, folders, found, pin, sinks, yes=yes)
     if yes:
         _keep_aside(folders, verified.damaged)
-        go_back(folders, found, provider, pin, sinks=sinks)
+        keeps_plans = not (planned.given_up or planned.undone or set(planned.dropped).intersection(_plans(found)))
+        go_back(folders, found, provider, pin, sinks=sinks, keeps_plans=keeps_plans)
     return replace(planned, done=yes)
 
 
@@ -426,15 +427,19 @@ def _planned(folders: Folders, found: LogState, damaged: tuple[Damage, ...], pin
     changed = (name for name in sorted(pin.heads) if pin.snapshots.get(name) != now.snapshots.get(name))
     rebuilt = tuple(changed) if same else ()
     undone = () if same else _changed_since(folders, pin.state_txid)
-    dropped = tuple(sorted({each.path for each in damaged}.intersection(_dropped(found))))
+    dropped = tuple(sorted({each.path for each in damaged}.intersection((*_plans(found), *_snapshot_files(found)))))
     lost = tuple(sorted(name for name, one in found.pinned.items() if not _restorable(folders, found, one)))
     return Repair(folders.location, damaged, pin.state_txid, given_up, rebuilt, dropped, undone, lost, done=False)
 
 
-def _dropped(found: LogState) -> Iterator[str]:
-    """Yield the files that the log names no more after RESTORED, but for the snapshots of its pin, which are whole."""
+def _plans(found: LogState) -> Iterator[str]:
+    """Yield the files of what spouts have planned for transactions to come."""
     planned = (layer.file for by_spout in found.planned_metadata.values() for layer in by_spout.values())
     yield from (file.name for file in planned if file is not None)
+
+
+def _snapshot_files(found: LogState) -> Iterator[str]:
+    """Yield the snapshots that the log names: after RESTORED those of its pin alone, which are whole."""
     for name, snapshots in found.snapshots.items():
         prefix = found.namespace(TaskId.parse(name)).prefix
         yield from (snapshot_name(prefix, each.version, each.checksum) for each in snapshots)

@@ -438,8 +438,10 @@ def go_back(
     pin: Pin,
     opened: Callable[[Storage], TransactionLog] = TransactionLog,
     sinks: str | None = None,
+    *,
+    keeps_plans: bool = False,
 ) -> Restoration:
-    """Let a checkpoint go on from a pin, by one record (see `restore`)."""
+    """Let a checkpoint go on from a pin, by one record (see `restore`); `keeps_plans` is as of `Restored`."""
     done = planned(folders, found, pin, sinks)
     _open_all(folders, found, provider, pin)
     log = taken(folders, "restore it", partial(_check_same, found, folders), opened)
@@ -449,7 +451,7 @@ def go_back(
     if not _is_among((*_kept(log.state), *known_pins(folders).values()), pin):
         raise _gone_on(folders)
     _open_all(folders, log.state, provider, pin)
-    log.append(Restored(log.state.generation, pin, done.taken_back))
+    log.append(Restored(log.state.generation, pin, done.taken_back, keeps_plans))
     logger.info("%s", done)
     return done
 

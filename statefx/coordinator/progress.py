@@ -279,6 +279,7 @@ class Progress:
         """The last attempt that failed of the transaction that is tried again."""
         self._held: str | None = None
         """Since when nothing begins, where the query is paused."""
+        self._waits = False
         self._standing_since: float | None = None
         self._stood_secs = 0.0
         self._asked: PendingCall | None = None
@@ -408,9 +409,13 @@ class Progress:
             if self._recent:
                 self._recent[-1] = replace(self._recent[-1], sources={**self._recent[-1].sources, spout: said})
 
-    def away(self, txid: int, reason: str) -> None:
-        """Record that planning `txid` failed and is being retried; an empty `reason` clears the record."""
+    def away(self, txid: int, reason: str, *, waits: bool = False) -> None:
+        """Record that planning `txid` failed and is being retried; an empty `reason` clears the record.
+
+        `waits`: nothing is read since a spout is not ready, which is no trouble.
+        """
         with self._lock:
+            self._waits = waits
             since = self._away["since"] if self._away else iso(self.now())
             away = {"phase": "PLANNING", "txid": txid, "since": since, "reason": reason}
             self._away = away if reason else None
@@ -423,7 +428,7 @@ class Progress:
             self._note_standing()
 
     def _note_standing(self) -> None:
-        stands = bool(self._held or self._stuck or self._away)
+        stands = bool(self._held or self._stuck or self._away or self._waits)
         if stands != (self._standing_since is not None):
             self._stood_secs = self.stood_secs
             self._standing_since = self.clock() if stands else None

@@ -258,7 +258,7 @@ class SpoutSource(Emissions):
             self._refusals = 0
             keeps = self.trigger.available_now and self._waited_for  # from ending: people have to see which does
             why = f"spout {keeps!r} is not ready, and the query ends when all is read" if keeps else ""
-            self.progress.away(txid, why)
+            self.progress.away(txid, why, waits=bool(self._waited_for))
             if self._planned is None:
                 self._look_after = self.clock() + min(1.0, _IDLE_SHARE * (self.clock() - began))
             self._nothing = self._planned is None

@@ -82,8 +82,8 @@ class ReadingClock:
     def begin(self, txid: int, clock_ms: int, stood_ms: int, decided: int) -> None:
         """Begin an attempt; `stood_ms` is for how long in all nothing could begin, `decided` the last transaction."""
         self._read_ms = {number: at for number, at in self._read_ms.items() if decided <= number <= txid}
-        if self.since_ms is None:
-            self.since_ms = clock_ms
+        if self.since_ms is None:  # what stood before it does not count: it begins here
+            self.since_ms, self._stood_ms = clock_ms, stood_ms
         self._read_ms.setdefault(txid, self.at(clock_ms, stood_ms))
         self._behind_ms, self._stood_ms = clock_ms - self._read_ms[txid], stood_ms
 

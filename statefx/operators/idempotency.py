@@ -31,7 +31,9 @@ class IdempotencyKeys:
         self._made: dict[int, tuple[Any, str]] = {}
         """By the object: the tuple, which keeps the object alive, and its key."""
         self._equal: Counter[bytes] = Counter()
-        self._lock = threading.Lock()  # calls may run in threads
+        self._successors: dict[int, tuple[Any, Any]] = {}
+        """By the object: a tuple, and the one that was made of its row for another call."""
+        self._lock = threading.RLock()  # calls may run in threads
 
     def of(self, tup: Any) -> str:
         """Return the key of a tuple that the bolt was given in this attempt."""
@@ -52,6 +54,8 @@ class IdempotencyKeys:
             )
         alike = _digest(f"{self._head}\0{source}\0{stream}\0{tuple(tup)!r}".encode("utf-8", "surrogatepass"))
         with self._lock:
+            if id(tup) in self._successors:  # its values may be changed
+                return self.of(self._successors[id(tup)][1])
             number = self._equal[alike]
             self._equal[alike] += 1
             key = _digest(alike + number.to_bytes(8)).hex()
@@ -63,10 +67,16 @@ class IdempotencyKeys:
         self._made[id(tup)] = tup, key
 
     def hand_on(self, before: Any, tup: Any) -> None:
-        """Give `tup`, which was made of the row of `before` once more, the key of that one, if it has one already."""
-        made = self._made.get(id(before))
-        if made is not None:
-            self._made[id(tup)] = tup, made[1]
+        """Let a tuple and the one that was made of its row once more have one key, whichever is asked for first.
+
+        The call that had the former one may go on in a thread, and ask for it there.
+        """
+        with self._lock:
+            made = self._made.get(id(before))
+            if made is None:
+                self._successors[id(before)] = before, tup
+            else:
+                self._made[id(tup)] = tup, made[1]
 
 
 def _digest(data: bytes) -> bytes:

@@ -316,7 +316,8 @@ def _committing(state: LogState, record: Committing) -> LogState:
             watermarks[name] = max(watermark, watermarks.get(name, watermark))
     unit_times = then(state.unit_times, record.unit_times)
     if record.ended_units:
-        unit_times = {name: unit for name, unit in unit_times.items() if name not in record.ended_units}
+        ended = frozenset(record.ended_units)
+        unit_times = {name: unit for name, unit in unit_times.items() if name not in ended}
     decided = evolved(
         _with(state, entry),
         snapshots=snapshots,
@@ -509,8 +510,8 @@ def _restored(state: LogState, record: Restored) -> LogState:
         # Rule 3.7: Spark goes on with the batch that has the number of the next transaction.
         last_input=_numbered(pin.last_input, committed),
         previous_input=_numbered(pin.previous_input, committed - 1),
-        planned=None,
-        planned_metadata={},
+        planned=state.planned if record.keeps_plans else None,
+        planned_metadata=state.planned_metadata if record.keeps_plans else {},
         notes=pin.notes,
         committed_metadata=pin.committed_metadata,
         batch_id=pin.batch_id,

@@ -288,6 +288,8 @@ class Restored:
     pin: Pin
     # Sink -> its target, of those that take back what they have published after the pin (rule 3.14).
     taken_back: Mapping[str, str] = field(default_factory=dict)
+    # Nothing is given up, and what an attempt that was rolled back has read is read again (rules 3.9 and 9.4).
+    keeps_plans: bool = False
 
     kind: ClassVar[str] = "RESTORED"
 

@@ -159,7 +159,11 @@ class TaskTime:
             self.sent = least([self.sent, self._held])
 
     def _advance_by_output(self) -> None:
-        if not self._timings or self._told.closing:
+        if not self._timings:
+            return
+        if self._told.closing:
+            if not self._is_source and self.sent != END:  # those before it have rows left, and it will emit of them
+                self.sent, self.parts = self.readers_watermark, {}
             return
         if self.asks_finished:
             self._get_on(None, {unit_of(self._task.component, FINISHED, s): self._part(s) for s in self._timings})

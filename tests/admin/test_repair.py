@@ -261,6 +261,45 @@ def test_repaired_is_said_where_verify_finds_nothing_any_more(place: Path, which
         assert kept(keeper.folder) == after(8)
 
 
+@pytest.mark.parametrize("which", ["older", "newest"])
+def test_repair_keeps_what_an_attempt_that_was_rolled_back_has_read(place: Path, which: str) -> None:
+    """A service, or a TransactionalMap, would take other rows for those of the attempt that was rolled back."""
+
+    class Growing(TransactionalSpout):
+        outputFields = "value string"
+
+        def initializeTransaction(self, txid: int, previous: Any) -> Any:
+            return [txid, len(looks)]
+
+        def emitBatch(self, attempt: TransactionAttempt, metadata: Any, collector: Any) -> None:
+            for number in range(metadata[1]):
+                collector.emit((f"word{number}",))
+
+    looks: list[int] = [1]
+    builder = TopologyBuilder("word-count")
+    builder.setSpout("lines", Growing())
+    builder.setBolt("split", Split()).shuffleGrouping("lines")
+    builder.setBolt("count", Count()).fieldsGrouping("split", "word")
+    topology = builder.createTopology()
+    with Keeper(place) as keeper:
+        tester = keeper.start(topology, limits=IMAGES)
+        for _ in range(4):
+            tester.emit()
+        tester.when("before COMMITTING(5, 0)", crash)
+        with pytest.raises(Crash):
+            tester.emit()
+        keeper.start(topology).close()
+        _, older, last, _ = sorted((keeper.folder / "state/count/0").glob("*.snapshot"))  # the fourth was not decided
+        path = older if which == "older" else last
+        flip(path, path.stat().st_size - 1)
+        assert Checkpoint(keeper.folder).repair(yes=True).done
+        assert Checkpoint(keeper.folder).verify().ok
+        looks.append(2)
+        tester = keeper.start(topology, limits=IMAGES)
+        tester.emit()
+        assert tester.state("count") == {"word0": 5}, "the rows of its first attempt"
+
+
 class LargePlans(TransactionalSpout):
     """Emits a line in each transaction; its plans are too large for the log."""
 

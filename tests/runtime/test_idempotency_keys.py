@@ -7,6 +7,9 @@ import pytest
 from statefx import AsyncBolt, BasicBolt, Bolt, OpaquePartitionedTransactionalSpout, Spout, TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import BoltError, FailedException
+from statefx.operators.idempotency import IdempotencyKeys
+from statefx.operators.schema import parse_schema
+from statefx.operators.tuples import tuple_maker
 from statefx.testing import Crash, TopologyTester, rows
 from tests.bolts import Pass
 
@@ -51,6 +54,22 @@ def topology(bolt, data, tasks=2):
     builder.setBolt("pass", Pass(FIELDS), 2).shuffleGrouping("in")
     builder.setBolt("bolt", bolt, tasks).fieldsGrouping("pass", "key")
     return builder.createTopology()
+
+
+@pytest.mark.parametrize("asked", ["before", "first", "second"])
+def test_a_tuple_that_is_made_once_more_has_the_key_of_the_former_one(asked):
+    """Whose call may go on in a thread, and have changed what it was given."""
+    cls = tuple_maker(parse_schema("n long, tags array<string>"), "in", "default")
+    keys, undisturbed = (IdempotencyKeys("origin", "bolt", 1, {}) for _ in range(2))
+    former, other, further = (cls([1, ["a"]]) for _ in range(3))
+    if asked == "before":
+        keys.of(former)
+    keys.hand_on(former, other)
+    keys.hand_on(other, further)
+    former.tags.clear()
+    order = [former, further] if asked == "first" else [further, former]
+    assert {keys.of(each) for each in order} == {undisturbed.of(cls([1, ["a"]]))}
+    assert keys.of(cls([1, ["a"]])) == undisturbed.of(cls([1, ["a"]])), "the next one that is equal is another"
 
 
 @pytest.mark.daily(1)

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 import statefx
-from statefx import BatchBolt, IntervalJoin, Stateful, TopologyBuilder, WindowedBolt
+from statefx import BasicBolt, BatchBolt, IntervalJoin, Stateful, TopologyBuilder, WindowedBolt
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import BoltError, ConfigError, FailedException, InputError
 from statefx.operators import joins
@@ -243,9 +243,18 @@ class OnTime(Timed):
         collector.emit(("", at))
 
 
+class Earlier(BasicBolt):
+    """Its rows have times of their own, before those of its input."""
+
+    outputFields = "start timestamp"
+
+    def execute(self, tup, collector):
+        collector.emit((tup.at - timedelta(seconds=30),))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("own_times", [False, True])
+@pytest.mark.parametrize("own_times", [False, True, "behind"])
 @pytest.mark.parametrize("bolt", [OnTime, InFinishBatch])
 def test_nothing_that_fires_in_a_later_transaction_is_late_behind_it(bolt, own_times, seed, tmp_path, monkeypatch):
     """Each row of the input comes out of windows once, however few timers fire in a transaction."""
@@ -253,9 +262,14 @@ def test_nothing_that_fires_in_a_later_transaction_is_late_behind_it(bolt, own_t
     monkeypatch.setattr(bolt_task, "FIRED_MAX", chance.randint(1, 3))
     builder = TopologyBuilder("fires")
     builder.setStream("rows", rows("partition int, at timestamp"), timestamp="at")
-    builder.setBolt("fires", bolt(), timestamp="at" if own_times else None).globalGrouping("rows")
+    builder.setBolt("fires", bolt(), timestamp="at" if own_times is True else None).globalGrouping("rows")
     windows = PerTen().withTumblingWindow("10 seconds").withLateTupleStream("late")
-    builder.setBolt("windows", windows if own_times else windows.withTimestampField("at")).globalGrouping("fires")
+    if own_times == "behind":
+        builder.setBolt("earlier", Earlier(), timestamp="start").globalGrouping("fires")
+        builder.setBolt("windows", windows).globalGrouping("earlier")
+    else:
+        timed = windows if own_times else windows.withTimestampField("at")
+        builder.setBolt("windows", timed).globalGrouping("fires")
     builder.setBolt("keep", Keep()).globalGrouping("windows").globalGrouping("windows", stream="late")
     given = [at(number) for number in range(60)]
     with TopologyTester(builder.createTopology(), tmp_path, now=at(100)) as tester:
@@ -264,7 +278,8 @@ def test_nothing_that_fires_in_a_later_transaction_is_late_behind_it(bolt, own_t
             some = [left.popleft() for _ in range(min(len(left), chance.choice([0, 1, 5, 20])))]
             tester.send({"rows": [(number, time) for number, time in enumerate(some)]})
         tester.closeTime()
-        assert tester.state("keep") == {("windows", "default", at(start), 10): 1 for start in range(0, 60, 10)}
+        starts = range(-30, 30, 10) if own_times == "behind" else range(0, 60, 10)
+        assert tester.state("keep") == {("windows", "default", at(start), 10): 1 for start in starts}
 
 
 @pytest.mark.slow

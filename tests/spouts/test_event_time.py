@@ -146,6 +146,10 @@ class Away(Planned):
     """Can't say what there is as often as it is told to."""
 
     times = []
+    unready = []
+
+    def isReady(self):
+        return not (self.unready and self.unready.pop())
 
     def planPartitionBatch(self, partition, lastMetadata):
         if self.times:
@@ -167,6 +171,12 @@ def fail_to_plan(driver):
     driver.when("pause", lambda: driver.advance(300))
 
 
+def wait_for_a_spout(driver):
+    Away.unready[:] = [True]
+    assert driver.emit() is None
+    driver.advance(300)
+
+
 def pause(driver):
     driver._coordinator.hold(True)
     driver.advance(300)
@@ -175,12 +185,12 @@ def pause(driver):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("stand_still", [fail, commit_later, fail_to_plan, pause])
+@pytest.mark.parametrize("stand_still", [fail, commit_later, fail_to_plan, wait_for_a_spout, pause])
 def test_windows_are_those_of_a_run_in_which_nothing_stood_still(stand_still, seed, tmp_path):
     """What comes meanwhile waits in all partitions: none is idle for having had no row in that time (rule 14.5)."""
     chance = random.Random(seed)
     script = [[[10 * number], [10 * number - 5] if chance.random() < 0.4 else []] for number in range(12)]
-    breaks = chance.sample(range(1, 11), 3)
+    breaks = [0, *chance.sample(range(1, 11), 3)]
     secs = [chance.choice([5, 20, 40]) for _ in script]
 
     def run(place, stand_still):
