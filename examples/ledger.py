@@ -8,6 +8,7 @@ refused. Balances, entries (Parquet files) and refusals (a table in SQLite) take
 the demo shows: each transfer was applied once or refused once, the sum of all balances is what it was, and no account
 is below zero, whatever the transaction log said when the process was killed. `ledger_plain.py` does the same without
 Spark; `ledger_kills.py` kills both, and `ledger_rules.py` has what they share.
+It needs `pip install ".[sql]"`.
 """
 
 import ledger_rules

@@ -4,6 +4,7 @@
     python examples/ledger_plain.py --kills 20    with so many kills
 
 The ledger of `ledger.py`, by transactions from plain Python: a file of transfers is one `with` block.
+It needs `pip install ".[sql]"`.
 """
 
 import threading

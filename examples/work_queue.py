@@ -5,6 +5,7 @@ a pause, three times at most, and then goes to a table of dead letters, in the t
 
 ``python work_queue.py exactly-once`` acknowledges the jobs in the transaction itself, so that no crash has a job
 counted twice. There are no tries then: what the bolt can't use it emits on a stream of its own.
+It needs `pip install ".[sql]"`.
 """
 
 import sqlite3

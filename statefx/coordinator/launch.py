@@ -55,6 +55,7 @@ from statefx.operators.hooks import overrides
 from statefx.operators.sinks import ToDataFrame, no_spark
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import compile_plan
+from statefx.protocol.identity import TaskId
 from statefx.protocol.log_rules import with_stateful, with_tasks
 from statefx.protocol.log_state import LogState
 from statefx.protocol.order import Emission
@@ -214,6 +215,12 @@ class Launch:
         raise AssertionError("unreachable")
 
     def _check(self, found: LogState) -> None:
+        becomes = self._check_log(found)
+        for sink in self._sinks:
+            sink.check(becomes)
+
+    def _check_log(self, found: LogState) -> LogState:
+        """Refuse what does not fit to the log; return what is gone on from."""
         found = self._renaming.of(found, self.folders.location).applied(found)
         found = with_stateful(with_tasks(found, self.rescalings(found)), self.rekeyed(found))
         check_adoption(found, self._identity, self.folders, self.adopt, shared=self._shared)
@@ -223,8 +230,7 @@ class Launch:
         check_spouts(replace(found, location=self.folders.location), self.topology.replaying_spouts)
         here = replace(becomes, location=self.folders.location)
         check_taking_back(here, self.topology, takeover="takeover" in self.adopt)
-        for sink in self._sinks:
-            sink.check(becomes)
+        return becomes
 
     def rescalings(self, found: LogState) -> dict[str, int]:
         """Return the new number of tasks of each bolt that this start rescales.
@@ -291,6 +297,13 @@ class Launch:
         CheckpointError: as `check_checkpoint`, for changes made since. FencedError: other drivers go on taking
         generations.
         """
+
+        def checked(storage: Storage) -> TransactionLog:
+            log = opened(storage)
+            # Another start may have renamed a spout since: this one would read its input from the beginning.
+            self._check_log(log.state)
+            return log
+
         log = take_generation(
             self.folders,
             self._identity,
@@ -298,12 +311,24 @@ class Launch:
             shared=self._shared,
             others=self._others,
             renaming=self._renaming,
-            opened=opened,
+            opened=checked,
         )
         # The log fences the records of older drivers; state files and servers have fences of their own. Before anything
         # is recovered, so that no task of an older driver prepares or commits meanwhile (rule 4.2).
         self.participants(log).fence()
+        self._forget_dropped(log.state)
         return log
+
+    def _forget_dropped(self, state: LogState) -> None:
+        """Have a server forget bolts that were dropped, before one of the same name begins anew where they were."""
+        stateful = state.topology.stateful.items()
+        tasks = {TaskId(name, number) for name, known in stateful for number in range(known.parallelism)}
+        begun = {task for task in tasks if str(task) in state.heads}
+        if self._shared and begun != tasks:
+            if (decided := state.committing) is not None and decided.committing is not None:
+                begun |= tasks & {TaskId.parse(name) for name in decided.committing.tokens}
+            kept = {state.namespace(task).id for task in begun} | state.pinned_versions().keys()
+            self.provider.forget(state.lineage, kept, state.generation)
 
     def metrics_server(self) -> MetricsServer | None:
         """Begin to serve metrics, if a port is given; before `start`, since a port that is taken is a mistake."""

@@ -359,7 +359,7 @@ def _replaced_fields(before: Iterable[KeyFields], now: Iterable[KeyFields]) -> t
 
 
 def _input(key: KeyFields) -> Sequence[str]:
-    return key.source, key.stream, key.grouping
+    return name_shown(key.source), key.stream, key.grouping  # with dedup or without
 
 
 def _is_renamed(old: KeyFields, new: KeyFields) -> bool:

@@ -101,6 +101,7 @@ class Renaming:
         if not found.generation or not (self.names or self.dropped):
             return NOTHING_RENAMED
         there = self.known(found)
+        inputs = {name_shown(key.source) for one in found.topology.stateful.values() for key in one.key_fields}
         names: dict[str, str] = {}
         for old, new in self.names.items():
             if old in there and new in there:
@@ -112,12 +113,14 @@ class Renaming:
             # What is not there has been renamed, or has never kept anything.
             if old not in there and new not in there:
                 self._refuse_mistyped(old, found, location)
-            if old in there:
+            if old in there or old in inputs:
                 names[old] = new
                 if DEDUP + old in there:
                     names[DEDUP + old] = DEDUP + new
         there.difference_update(found.topology.streams)  # none is dropped: Spark goes on with all of them
-        dropped = frozenset(one for one in there if not self.dropped.isdisjoint((one, name_shown(one))))
+        # What is renamed as well may be dropped by the name that it gets: messages say that one.
+        called = ((one, {one, name_shown(one), names.get(one, one)}) for one in there)
+        dropped = frozenset(one for one, by in called if not self.dropped.isdisjoint(by))
         if (names or dropped) and found.committing is not None:
             raise CheckpointMismatchError(
                 f"transaction {found.committing.txid} of the checkpoint in {location} is decided, and not "

@@ -223,10 +223,10 @@ class Stateful(ABC):
 
         When it is called
             At the start of every transaction and after every rollback, before any tuple; also before
-            ``preCommit`` and ``preRollback`` when those run in a fresh object. Always after ``open``.
+            ``preCommit`` and ``preRollback``, each of which has an object of its own. Always after ``open``.
         Guaranteed
             `state` holds what the last committed transaction left, and nothing of a transaction that was rolled back.
-            Before ``preCommit`` in a fresh object it is a read-only view of what was prepared.
+            Before ``preCommit`` it is a read-only view of what was prepared.
         Not guaranteed
             That the object is the one of the last transaction, or a new one: anything that was derived from state
             must be derived again here.
@@ -319,8 +319,8 @@ class Stateful(ABC):
             After the decision to commit is durable, before the state's ``commit``. A bolt that does not define it
             spares each transaction a round of tasks.
         Guaranteed
-            The transaction can no longer be rolled back. ``open`` and ``initState`` were called on this object before;
-            in a fresh object the state is a read-only view of what was prepared.
+            The transaction can no longer be rolled back. The object is a new one, on which ``open`` and ``initState``
+            were called: it has no attribute that ``execute`` set. State is a read-only view of what was prepared.
         Not guaranteed
             That it runs once, soon or in the same process: it may run after a restart, several times, and late from a
             task that was thought dead. ``put`` raises StatePhaseError.

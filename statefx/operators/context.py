@@ -113,8 +113,8 @@ class Collector(ABC):
         """Say that `tup` has been dealt with, as in Storm.
 
         A plain ``Bolt`` behind a `Spout` says so of each of its tuples, in this transaction or, of tuples that it has
-        kept, in a later one; again has no effect. Other bolts ack by themselves, and what comes from elsewhere is not
-        tracked tuple by tuple: then it has no effect.
+        kept, in a later one. Again in the same transaction has no effect; from state, delete what is acked. Other bolts
+        ack by themselves, and what comes from elsewhere is not tracked tuple by tuple: then it has no effect.
         """
 
     @abstractmethod

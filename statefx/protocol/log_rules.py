@@ -169,7 +169,12 @@ def renamed(state: LogState, names: Mapping[str, str], dropped: Collection[str] 
                 found[f"{names.get(component, component)}{slash}{rest}"] = value
         return found
 
-    stateful = state.topology.stateful
+    stateful = {
+        one: replace(
+            known, key_fields=tuple(replace(key, source=names.get(key.source, key.source)) for key in known.key_fields)
+        )
+        for one, known in state.topology.stateful.items()
+    }
     kept_as = {one: state.kept_as.get(one, one) for one in stateful if one in names or one in state.kept_as}
     return evolved(
         state,

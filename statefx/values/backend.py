@@ -182,8 +182,9 @@ def stamp_of(key: str, row: Row, owner: str) -> Stamp:
         raise ValueMismatchError(
             f"the row of {key!r} was written by {stamp.owner!r}, in transaction {stamp.attempt.txid}, and this is "
             f"{owner!r} (kind and name of the map, task, @ checkpoint). Topologies, maps, tasks and checkpoints can't "
-            "share a key: give each map a table of its own, empty the table if its former owner is gone, and group the "
-            "bolt by the key, so that one task has it",
+            "share a key: give each map a table of its own, and group the bolt by the key, so that one task has it. If "
+            "the bolt was renamed, give the map its former name=, which is the bolt's if none is given; if the former "
+            "owner is gone, empty the table",
             key=key,
             found=stamp.attempt,
             owner=stamp.owner,

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from statefx import Checkpoint, StatefulBolt, TopologyBuilder
+from statefx import Checkpoint, Spout, StatefulBolt, TopologyBuilder
 from statefx.connectors.files import FileSink
 from statefx.errors import CheckpointMismatchError, ConfigError
 from statefx.log.log import read_state
+from statefx.log.takeover import take_generation
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, rows
 from statefx.testing.steps import every_crash
@@ -122,6 +123,64 @@ def test_savepoints_know_the_names_of_their_time(place):
         with Driver(place, name="alone") as alone:
             send(alone, WORK[3:], counted("count", "gone"))
             assert committed(alone, "gone") == words(WORK)
+
+
+class Messages(Spout):
+    outputFields = "user string, shop string"
+
+    def nextTuple(self, collector):
+        pass
+
+
+def grouped_by(field, name, source):
+    builder = TopologyBuilder("orders")
+    if source == "stream":
+        builder.setStream(name, rows(Messages.outputFields))
+    else:
+        builder.setSpout(name, Messages(), dedup="1 hour" if source == "dedup" else None)
+    builder.setBolt("count", Count(), 2).fieldsGrouping(name, field)
+    return builder.createTopology()
+
+
+@pytest.mark.parametrize(
+    ("was", "now"),
+    [("stream", "stream"), ("spout", "spout"), ("spout", "dedup"), ("dedup", "dedup"), ("dedup", "spout")],
+)
+def test_other_fields_of_the_same_input_are_refused_whatever_it_is_called(place, was, now):
+    """Keys would go to other tasks than those that have their state: the log knows that it is the same input."""
+    changes = {"rename": {"orders": "sales"}, "drop": ["__dedup-sales"] if was == "dedup" != now else []}
+    with Driver(place) as driver:
+        driver.start(grouped_by("user", "orders", was)).close()
+        with pytest.raises(CheckpointMismatchError, match=r"by fields\(shop\), .*go back to fields\(user\)"):
+            driver.start(grouped_by("shop", "sales", now), **changes)
+        driver.start(grouped_by("user", "sales", now), **changes).close()
+        with pytest.raises(CheckpointMismatchError, match=r"by fields\(shop\), .*go back to fields\(user\)"):
+            driver.start(grouped_by("shop", "sales", now))
+
+
+def test_a_start_that_another_has_renamed_a_spout_before_is_refused(place, monkeypatch):
+    """It has looked at the checkpoint before that, and would read the input of the former name from its beginning."""
+
+    def topology(name):
+        builder = TopologyBuilder("numbers")
+        builder.setSpout(name, Whole(place, first=0))
+        builder.setBolt("count", CountNumbers()).globalGrouping(name)
+        return builder.createTopology()
+
+    def late(*given, **options):
+        monkeypatch.undo()
+        driver.start(topology("new"), rename={"old": "new"}).close()
+        return take_generation(*given, **options)
+
+    with Driver(place) as driver:
+        with driver.start(topology("old")) as tester:
+            tester.emit()
+        monkeypatch.setattr("statefx.coordinator.launch.take_generation", late)
+        with pytest.raises(CheckpointMismatchError, match="new"):
+            driver.start(topology("old"))
+        with driver.start(topology("new")) as tester:
+            tester.drain()
+        assert committed(driver, "count") == ALL
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from statefx.protocol.identity import TaskId
 from statefx.state.contract.store import StateContext
 from statefx.state.registry import load_provider
 from statefx.storage import FolderStorage
-from statefx.testing import rows
+from statefx.testing import Limits, rows
 from statefx.testing.steps import DurableSteps, SteppedLog, SteppedProvider, SteppedStorage
 from tests.coordinator.changing import START, WORK, held, log_of, names_on, send
 from tests.coordinator.migrating import REFERENCES
@@ -121,13 +121,14 @@ def test_nothing_is_deleted_that_a_newer_generation_has_written_or_a_task_still_
     assert names_on(server, driver) == {"count"}
 
 
-def test_a_bolt_that_is_dropped_leaves_nothing_on_the_server_and_may_come_back(driver, server):
+@pytest.mark.parametrize("limits", [SMALL, Limits()], ids=["swept", "at once"])
+def test_a_bolt_that_is_dropped_leaves_nothing_on_the_server_and_may_come_back(driver, server, limits):
     send(driver, range(2), rescaled(2))
     builder = TopologyBuilder("rescaled")
     builder.setStream("lines", rows("value string"))
     builder.setBolt("split", Split()).shuffleGrouping("lines")
     builder.setBolt("other", Plain(), 2).fieldsGrouping("split", "word")
-    send(driver, [2], builder.createTopology(), limits=SMALL, drop=["count"])
-    assert names_on(server, driver) == set()
+    send(driver, [2], builder.createTopology(), limits=limits, drop=["count"])
+    assert names_on(server, driver) == (set() if limits is SMALL else {"count"})
     send(driver, [3], rescaled(2))
     assert names_on(server, driver) == {"count"}

@@ -25,7 +25,7 @@ FILE = re.compile(
 )
 COMMANDS = re.compile(r"^```console\n\$ (.*?)^```", re.DOTALL | re.MULTILINE)
 ADDRESS = re.compile(r"<(http://127\.0\.0\.1:\d+\S*)>")
-PORTS = ("4050", "7077", "9400", "9090")
+PORTS = ("4050", "7077", "9400", "9099")
 END = "the command has ended with "
 WITHIN_SECS = 600
 
