@@ -370,3 +370,26 @@ def test_opaque_spout_refuses_another_time_than_before_and_reads_partitions_that
     read_before = last.restart(reads(began))
     with read_before, pytest.raises(InputError, match="and was no time when this checkpoint began"):
         read_before.drain()
+
+
+def test_opaque_spout_goes_on_without_a_topic_that_was_deleted(kafka, tmp_path, monkeypatch, caplog):
+    """Of two tasks each reads one topic: who has read nothing of the other one is not told that it was there."""
+    monkeypatch.setattr(planning, "DISCOVERY_SECS", 0.0)
+    stays, goes = kafka.topic(), kafka.topic()
+    kafka.send(stays, "a")
+    kafka.send(goes, "x")
+    reads = topology(opaque(kafka, [stays, goes], lost="skip"))
+    with TopologyTester(reads, tmp_path / "ck") as tester:
+        tester.drain()
+        assert counted(tester) == once("a", "x")
+    kafka.delete(goes)
+    kafka.send(stays, "b")
+    with tester.restart() as other:
+        other.drain()
+        assert counted(other) == once("a", "x", "b")
+    monkeypatch.setattr(planning, "DOUBT_SECS", 0.0)
+    kafka.send(stays, "c")
+    with other.restart() as last:
+        last.drain()
+        assert counted(last) == once("a", "x", "b", "c")
+    assert f"topic '{goes}' was deleted; {goes}-0 was read up to offset 1" in caplog.text

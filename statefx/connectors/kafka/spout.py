@@ -505,7 +505,7 @@ class OpaqueKafkaSpout(KafkaSource, OpaquePartitionedTransactionalSpout):
         self._ends: dict[TopicPartition, int] = {}
         self._count = 0
         self._read: set[str] = set()
-        """Topics of which something was read."""
+        """Topics of which something was read, as the driver knows."""
         self._attempt: TransactionAttempt | None = None
 
     def close(self) -> None:
@@ -598,8 +598,7 @@ class OpaqueKafkaSpout(KafkaSource, OpaquePartitionedTransactionalSpout):
             self._attempt = attempt
             if attempt.attempt:  # a topic may have been made again since the last look
                 cluster.look_again()
-        self._read |= {tp.topic} if last is not None else set()
-        cluster.discover(self._read)
+        cluster.discover(self._names)  # none counts as missing: the driver has refused those that never were there
         share = None if self.rows_max is None else max(1, self.rows_max // max(1, len(cluster.partitions)))
         planned = Ranges(cluster, self._start_of(tp), share, self._losses).of(tp, last)
         return planned and planned | self._since
