@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from statefx import Context, TopologyBuilder
-from statefx.connectors.kafka import planning
+from statefx.connectors.kafka import KafkaSpout, OpaqueKafkaSpout, planning
 from statefx.metrics.otel import instrument
 from statefx.testing import TopologyTester
 from statefx.testing.faults import JobFails
@@ -87,6 +87,35 @@ def test_aborted_records_markers_and_open_transactions(kafka, tmp_path):
     with TopologyTester(topology(dirty), tmp_path / "dirty") as tester:
         tester.drain()
         assert counted(tester) == once("a", "b", "c", "later", "behind it") | {"no": 3}
+
+
+@pytest.mark.parametrize("kind", [KafkaSpout, OpaqueKafkaSpout])
+def test_records_of_an_open_transaction_that_were_read_uncommitted_are_no_loss_for_who_reads_committed(
+    kafka, kind, tmp_path, monkeypatch
+):
+    """To this one the partition ends before them; when the transaction has ended, it goes on behind them."""
+    monkeypatch.setattr(planning, "DOUBT_SECS", 0.0)
+    topic = kafka.topic()
+    kafka.send(topic, "a")
+    reads = spout(kafka, topic, kind=kind, isolation="read_uncommitted")
+    with kafka.open_transaction(topic, "b") as transaction:
+        with TopologyTester(topology(reads), tmp_path / "ck") as tester:
+            tester.drain()
+            assert counted(tester) == once("a", "b")
+        told = []
+
+        def end_it():
+            told.append(other.status["stuck"]["reason"])
+            transaction.commit_transaction(30)
+            kafka.settle(topic)
+
+        with tester.restart(topology(spout(kafka, topic, kind=kind))) as other:
+            other.when("pause", end_it)
+            other.drain()
+            kafka.send(topic, "c")
+            other.drain()
+            assert counted(other) == once("a", "b", "c")
+    assert "" in told
 
 
 @pytest.mark.daily(1)

@@ -6,8 +6,11 @@ import time
 from contextlib import suppress
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from statefx import Context
+from statefx.connectors.kafka import planning
+from statefx.connectors.kafka.rows import TopicPartition
 from statefx.errors import FailedException
 from statefx.testing import TopologyTester
 from tests.spouts.kafka_topologies import counted, once, spout, topology
@@ -53,6 +56,64 @@ def test_a_topic_that_is_named_no_more_is_read_no_more_and_goes_on_when_it_is_na
         kafka.send(stays, "c")
         last.drain()
         assert counted(last) == once("a", "x", "b", "y", "c")
+
+
+@pytest.mark.parametrize("then", ["right", "away"])
+@pytest.mark.parametrize(
+    ("wrong", "doubt"),
+    [
+        ("no topic", "there is no topic"),
+        ("shorter", "ends before the offset up to which it was read"),
+        ("shorter", "ends before where it ended when this run began"),
+    ],
+)
+def test_a_doubt_that_has_passed_is_forgotten(kafka, monkeypatch, wrong, doubt, then):
+    """A broker that says so a month later, when it has just started, is not believed at once."""
+    now, topic = [0.0], kafka.topic(partitions=2)
+    first = TopicPartition(topic, 0)
+    bounded = "when this run began" in doubt
+    kafka.send(topic, *map(str, range(20 if bounded else 2)))
+    reads, last = spout(kafka, topic, maxRows=1), {}
+    reads.open(Context({"topology.transactional.id": "a"}, "records", -1, 1, 1))
+    if bounded:
+        reads.prepareForAvailableNow()
+    reads.initPartitions({})
+    cluster = reads._planning.cluster
+    cluster._clock = lambda: now[0]
+
+    def look():
+        cluster.look_again()
+        reads.numPartitions()
+        for number in reads.partitionsToPlan():
+            if (planned := reads.planPartitionBatch(number, last.get(number))) is not None:
+                last[number] = planned
+
+    def described_as(patched, code):
+        error = KafkaException(KafkaError(code))
+        patched.setattr(planning, "describe_topics", lambda admin, names: dict.fromkeys(names, error))
+
+    try:
+        for _ in range(4):
+            look()
+        for _ in range(3):
+            with monkeypatch.context() as patched, pytest.raises(FailedException, match=doubt):
+                if wrong == "no topic":
+                    described_as(patched, KafkaError.UNKNOWN_TOPIC_OR_PART)
+                else:
+                    ends, end = cluster.ends, last[0]["end"] - (not bounded)
+                    patched.setattr(cluster, "ends", lambda asked, ends=ends, end=end: ends(asked) | {first: end})
+                look()
+            if then == "right":
+                look()
+                look()
+                assert bounded or reads.partitionsToPlan() == []
+            else:
+                with monkeypatch.context() as patched, pytest.raises(FailedException, match="can't be asked about"):
+                    described_as(patched, KafkaError._TIMED_OUT)
+                    look()
+            now[0] += 3600.0
+    finally:
+        reads.close()
 
 
 def test_look_asks_for_no_partition_that_was_read_to_its_end(kafka):

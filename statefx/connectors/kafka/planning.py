@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -185,6 +186,8 @@ DOUBT_SECS = 5.0
 """How long a broker must say what would end the query before it is believed. One that has just started does not know
 all topics yet, and its partitions may end before where they ended; both pass."""
 
+_BELIEVED = -math.inf
+
 _DOUBT_AGAIN_SECS = 0.1
 """Between two looks of a start while it is not believed yet that a topic is not there."""
 
@@ -235,6 +238,7 @@ class Cluster:
         """Why a leader did not answer."""
         self._looked: float | None = None
         self._doubts: dict[str, float] = {}
+        """By what is doubted, since when; or `_BELIEVED`."""
         self.ids: dict[str, str] = {}
         """The ids of topics: a topic that is made again has another one."""
         self.epochs: dict[TopicPartition, int] = {}
@@ -243,6 +247,7 @@ class Cluster:
 
     def _failure(self, error: Any, what: str) -> StatefxError:
         """Return the error of a question that has failed, and have other clients if it is they who are lost."""
+        self._doubts.clear()  # who did not answer may have just started when it does
         if has_code(error, *AWAY):
             if self._clients.is_stranded(self.consumer):
                 self.consumer = self._new_consumer()
@@ -317,6 +322,11 @@ class Cluster:
         """Whether a broker says something that is not believed yet."""
         return any(self._clock() < since + DOUBT_SECS for since in self._doubts.values())
 
+    @property
+    def is_unsure(self) -> bool:
+        """Whether something was doubted, and neither repeated until it was believed nor taken back."""
+        return any(since != _BELIEVED for since in self._doubts.values())
+
     def doubted(self, what: str, wrong: bool) -> bool:
         """Return whether something is wrong; FailedException while it may still pass (`DOUBT_SECS`).
 
@@ -328,6 +338,7 @@ class Cluster:
         since = self._doubts.setdefault(what, self._clock())
         if self._clock() < since + DOUBT_SECS:
             raise FailedException(f"{what}, a broker says; one that has just started may be wrong, and is asked again")
+        self._doubts[what] = _BELIEVED
         return True
 
     def insist(self, look: Callable[[], object]) -> bool:
@@ -385,6 +396,7 @@ class Cluster:
         except kafka().KafkaException:
             # One leader that does not answer fails the question to all of them.
             self._looked = None
+            self._doubts.clear()  # as in `_failure`
             told = self._ask_leaders(times)
         else:
             if len(asked) < len(times) and self._clock() >= self._away_until:
@@ -604,7 +616,9 @@ class Ranges:
 
     def to_plan(self) -> list[int]:
         """Return the numbers of partitions that may have a next range: a look costs nothing for the others."""
-        return [number for number, tp in enumerate(self._numbers) if tp is None or not self._is_done(tp)]
+        # Only `plan` takes a doubt back; else the next broker that starts, a month later, would be believed at once.
+        every = self.cluster.is_unsure
+        return [number for number, tp in enumerate(self._numbers) if every or tp is None or not self._is_done(tp)]
 
     def _is_done(self, tp: TopicPartition) -> bool:
         """Return whether a partition was read to its end, or its topic is no longer there to be read."""
