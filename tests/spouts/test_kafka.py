@@ -91,7 +91,7 @@ def test_aborted_records_markers_and_open_transactions(kafka, tmp_path):
 
 @pytest.mark.parametrize("kind", [KafkaSpout, OpaqueKafkaSpout])
 def test_records_of_an_open_transaction_that_were_read_uncommitted_are_no_loss_for_who_reads_committed(
-    kafka, kind, tmp_path, monkeypatch
+    kafka, kind, tmp_path, monkeypatch, caplog
 ):
     """To this one the partition ends before them; when the transaction has ended, it goes on behind them."""
     monkeypatch.setattr(planning, "DOUBT_SECS", 0.0)
@@ -102,20 +102,21 @@ def test_records_of_an_open_transaction_that_were_read_uncommitted_are_no_loss_f
         with TopologyTester(topology(reads), tmp_path / "ck") as tester:
             tester.drain()
             assert counted(tester) == once("a", "b")
-        told = []
 
         def end_it():
-            told.append(other.status["stuck"]["reason"])
             transaction.commit_transaction(30)
             kafka.settle(topic)
 
         with tester.restart(topology(spout(kafka, topic, kind=kind))) as other:
-            other.when("pause", end_it)
+            if kind is KafkaSpout:  # the driver waits; of the other kind, a task leaves the partition out
+                other.when("pause", end_it)
             other.drain()
+            if kind is OpaqueKafkaSpout:
+                end_it()
             kafka.send(topic, "c")
             other.drain()
             assert counted(other) == once("a", "b", "c")
-    assert "" in told
+    assert "a transaction before that, from offset 1 on, is still open" in caplog.text
 
 
 @pytest.mark.daily(1)

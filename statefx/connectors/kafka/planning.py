@@ -17,6 +17,7 @@ from statefx.connectors.kafka.clients import (
     REQUEST_SECS,
     Clients,
     bounded,
+    close_consumer,
     denial,
     describe_topics,
     has_code,
@@ -224,7 +225,7 @@ class Cluster:
     ) -> None:
         self._group = Group(group)
         self._clients = clients
-        self._new_consumer: Callable[[], Consumer] = partial(
+        self._new_consumer: Callable[..., Consumer] = partial(
             clients.consumer, group, on_commit=self._group.on_commit, **{"socket.timeout.ms": 10_000}
         )
         self.consumer, self._admin = self._new_consumer(), clients.admin(REQUEST_SECS)
@@ -361,6 +362,16 @@ class Cluster:
         told = self._ask_available(dict.fromkeys(partitions, END))
         self.epochs = {tp: answer.leader_epoch for tp, answer in told.items() if answer.leader_epoch is not None}
         return {tp: answer.offset for tp, answer in told.items()}
+
+    def last_end(self, tp: TopicPartition) -> int:
+        """Return where a partition ends with records of open transactions, by a client for this one question."""
+        consumer = self._new_consumer(**{"isolation.level": "read_uncommitted"})
+        try:
+            return int(_ask_offsets(consumer, {tp: END})[tp].offset)
+        except kafka().KafkaException as error:
+            raise self._failure(error, _UNANSWERED) from None
+        finally:
+            close_consumer(consumer)
 
     def beginnings(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         told = self._ask_available(dict.fromkeys(partitions, BEGINNING))
@@ -706,11 +717,12 @@ class Ranges:
         if (found := self._begin(tp, last)) is None:
             return None
         if self._until is not None:
-            if (bound := self._until.get(self._identity(tp))) is None:
-                return None  # it came later: the next run reads it from its beginning
+            bound = self._until.get(self._identity(tp))
             # Else this run would end before its end, as a broker that starts tells smaller ones.
-            shorter = tp in self.ends and self.ends[tp] < bound
+            shorter = bound is not None and tp in self.ends and self.ends[tp] < bound
             self.cluster.doubted(f"{tp} ends before where it ended when this run began", shorter)
+            if bound is None:
+                return None  # it came later: the next run reads it from its beginning
         start, gap = found
         end = start
         if tp in self.ends:
@@ -757,12 +769,18 @@ class Ranges:
             self._left.add(tp)
             return None
         self._left.discard(tp)
+        shorter = topic_id == last["id"] and tp in self.ends and self.ends[tp] < start
+        if cluster.doubted(f"{tp} ends before the offset up to which it was read", shorter):
+            if (end := cluster.last_end(tp)) < start:
+                raise cut_off(tp, start, f"now ends at {end}")
+            raise FailedException(
+                f"{tp} was read up to offset {start} by isolation='read_uncommitted', and a transaction before that, "
+                f"from offset {self.ends[tp]} on, is still open: it is read on when that has ended"
+            )
         if topic_id != last["id"]:
             self._losses.made_again(tp, start)
             # The new one may have fewer partitions.
             return (cluster.offsets({tp: BEGINNING})[tp], 0) if tp in self.ends else None
         if tp not in self.ends:
             return None  # its leader is away
-        if cluster.doubted(f"{tp} ends before the offset up to which it was read", self.ends[tp] < start):
-            raise cut_off(tp, start, f"now ends at {self.ends[tp]}")
         return self._behind_gap(tp, start)
