@@ -526,7 +526,7 @@ class OpaqueKafkaSpout(KafkaSource, OpaquePartitionedTransactionalSpout):
     # ---- on the driver
 
     def initPartitions(self, metadata: Mapping[int, Any]) -> None:
-        """Refuse other topics or times than before; InputError too if a topic is not there, or no broker ever answered."""
+        """Refuse other topics or times than before; InputError too if a topic is not there, or no broker answered."""
         for number, said in metadata.items():
             now = self._partition(number)
             if now != (said["topic"], said["partition"]):
@@ -539,8 +539,8 @@ class OpaqueKafkaSpout(KafkaSource, OpaquePartitionedTransactionalSpout):
             if self._since and said.get("since") != self._since["since"]:
                 raise InputError(
                     f"start= is the time {self._since['since']}, and was {said.get('since', 'no time')} when this "
-                    "checkpoint began: of partitions that were never read, records before the new one would be skipped. "
-                    "Give the former, or 'earliest', by which these are read from their beginning",
+                    "checkpoint began: in partitions that were never read, records before this one would be skipped. "
+                    "Give the former, or 'earliest', by which they are read from their beginning",
                     topic=said["topic"],
                 )
         self._count = max(metadata, default=-1) + 1
