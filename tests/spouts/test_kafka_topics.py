@@ -4,15 +4,17 @@ import logging
 import re
 import time
 from contextlib import suppress
+from datetime import UTC, datetime
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from statefx import Context
+from statefx import Context, TopologyBuilder
 from statefx.connectors.kafka import planning
 from statefx.connectors.kafka.rows import TopicPartition
 from statefx.errors import FailedException
 from statefx.testing import TopologyTester
+from tests.spouts import timed
 from tests.spouts.kafka_topologies import counted, once, spout, topology
 
 pytestmark = pytest.mark.slow
@@ -32,6 +34,31 @@ def test_topics_that_are_made_after_a_first_run_which_found_none_are_read_from_t
     with other.restart() as last:
         last.drain()
         assert counted(last) == once("a", "b", "c")
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_first_look_that_found_no_topic_holds_no_watermark(kafka, tmp_path, monkeypatch, restarts):
+    monkeypatch.setattr(planning, "DISCOVERY_SECS", 0.0)
+    begin = datetime.now(UTC).replace(microsecond=0)
+    name = f"timed-later-{restarts}"
+    reads = spout(kafka, re.compile(f"{name}-.*"), start="latest", columns=("value", "timestamp"))
+    builder = TopologyBuilder("kafka")
+    builder.setSpout("records", reads, 2, timestamp="timestamp", lateness="5 seconds")
+    builder.setBolt("watch", timed.Watch()).globalGrouping("records")
+    tester = TopologyTester(builder.createTopology(), tmp_path / "ck", now=begin)
+    tester.drain()
+    kafka.topic(2, f"{name}-a")
+    for secs in (10, 20, 30):
+        if restarts:
+            tester = tester.restart()
+        for partition in (0, 1):
+            sent = int(begin.timestamp() + secs) * 1000
+            kafka.send(f"{name}-a", "a", partition=partition, timestamp=sent)
+        tester.drain()
+    with tester:
+        past = (begin - timed.START).total_seconds()
+        found = [None if each is None else each - past for each in timed.watermarks(tester)]
+    assert found == [None, 5, 15, 25]
 
 
 def test_a_topic_that_is_named_no_more_is_read_no_more_and_goes_on_when_it_is_named_again(kafka, tmp_path, caplog):

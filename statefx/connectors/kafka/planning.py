@@ -567,7 +567,11 @@ class Shares:
 
 NO_TOPIC = TopicPartition("", 0)
 """Stands in the log for a first run that finds no topic, and is to begin later than the beginning (`start`). The next
-run sees by it that it is not the first one: it reads a topic that was made meanwhile from its beginning."""
+run sees by it that it is not the first one: it reads a topic that was made meanwhile from its beginning. The first
+partition that comes takes its number, which would else hold the watermark for ever."""
+
+
+_NO_RANGE = {**NO_TOPIC._asdict(), "id": "", "start": 0, "end": 0}
 
 
 def ends_of(read: Iterable[Any]) -> dict[TopicPartition, int]:
@@ -650,7 +654,7 @@ class Ranges:
         cluster.discover({tp.topic for tp in self._read | self._planned if tp != NO_TOPIC})
         known = set(self._numbers)
         new = iter([tp for tp in cluster.partitions if tp not in known])
-        self._numbers = [next(new, None) if tp is None else tp for tp in self._numbers]
+        self._numbers = [next(new, tp) if tp in (None, NO_TOPIC) else tp for tp in self._numbers]
         self._numbers += new
         self._look()
         if not self._numbers and self._start != "earliest":
@@ -707,7 +711,8 @@ class Ranges:
         if tp is None:
             return None
         if tp == NO_TOPIC:
-            return None if last is not None else {**NO_TOPIC._asdict(), "id": "", "start": 0, "end": 0}
+            return None if last is not None else _NO_RANGE
+        last = None if last == _NO_RANGE else last
         former = self._planned.get(tp, self._read.get(tp))
         self._planned.pop(tp, None)
         self._read |= {tp: last} if last is not None else {}
