@@ -6,6 +6,7 @@ import re
 import pytest
 
 from statefx.connectors.kafka import KafkaSink, KafkaSpout
+from statefx.connectors.kafka.topic import TopicLimits
 from statefx.errors import ConfigError
 
 
@@ -115,3 +116,26 @@ def test_a_broker_that_hangs_is_left_when_nobody_waits_for_its_answer_any_more(m
     made = clients(make("localhost", "words", config={"socket.timeout.ms": own} if own else None))
     monkeypatch.setattr("confluent_kafka.admin.AdminClient", dict)
     assert made.admin(5.0)["socket.timeout.ms"] == most_ms
+
+
+PAST, FUTURE, BOTH_TIMES = (f"message.timestamp.{name}.max.ms" for name in ("before", "after", "difference"))
+NO_LIMIT = 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "limits"),
+    [
+        ({}, (NO_LIMIT, 3_600_000)),  # nobody may read them
+        ({PAST: NO_LIMIT, FUTURE: 3_600_000}, (NO_LIMIT, 3_600_000)),  # Kafka 4
+        ({PAST: NO_LIMIT, FUTURE: NO_LIMIT}, (NO_LIMIT, NO_LIMIT)),
+        ({BOTH_TIMES: NO_LIMIT}, (NO_LIMIT, NO_LIMIT)),  # 3.5
+        ({BOTH_TIMES: 1000}, (1000, 1000)),
+        ({PAST: NO_LIMIT, FUTURE: NO_LIMIT, BOTH_TIMES: NO_LIMIT}, (NO_LIMIT, NO_LIMIT)),  # 3.6 to 3.9
+        ({PAST: NO_LIMIT, FUTURE: NO_LIMIT, BOTH_TIMES: 1000}, (1000, 1000)),
+        ({PAST: 500, FUTURE: NO_LIMIT, BOTH_TIMES: 1000}, (500, 1000)),
+        ({PAST: NO_LIMIT, FUTURE: 2000, BOTH_TIMES: 1000}, (1000, 2000)),
+    ],
+)
+def test_how_far_times_may_be_from_the_clock_of_each_kind_of_broker(settings, limits):
+    found = TopicLimits.of(1, {name: str(value) for name, value in settings.items()})
+    assert (found.past_ms_max, found.future_ms_max) == limits

@@ -4,12 +4,17 @@ import logging
 import re
 import time
 from contextlib import suppress
+from datetime import UTC, datetime
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
-from statefx import Context
+from statefx import Context, TopologyBuilder
+from statefx.connectors.kafka import planning
+from statefx.connectors.kafka.rows import TopicPartition
 from statefx.errors import FailedException
 from statefx.testing import TopologyTester
+from tests.spouts import timed
 from tests.spouts.kafka_topologies import counted, once, spout, topology
 
 pytestmark = pytest.mark.slow
@@ -29,6 +34,31 @@ def test_topics_that_are_made_after_a_first_run_which_found_none_are_read_from_t
     with other.restart() as last:
         last.drain()
         assert counted(last) == once("a", "b", "c")
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_first_look_that_found_no_topic_holds_no_watermark(kafka, tmp_path, monkeypatch, restarts):
+    monkeypatch.setattr(planning, "DISCOVERY_SECS", 0.0)
+    begin = datetime.now(UTC).replace(microsecond=0)
+    name = f"timed-later-{restarts}"
+    reads = spout(kafka, re.compile(f"{name}-.*"), start="latest", columns=("value", "timestamp"))
+    builder = TopologyBuilder("kafka")
+    builder.setSpout("records", reads, 2, timestamp="timestamp", lateness="5 seconds")
+    builder.setBolt("watch", timed.Watch()).globalGrouping("records")
+    tester = TopologyTester(builder.createTopology(), tmp_path / "ck", now=begin)
+    tester.drain()
+    kafka.topic(2, f"{name}-a")
+    for secs in (10, 20, 30):
+        if restarts:
+            tester = tester.restart()
+        for partition in (0, 1):
+            sent = int(begin.timestamp() + secs) * 1000
+            kafka.send(f"{name}-a", "a", partition=partition, timestamp=sent)
+        tester.drain()
+    with tester:
+        past = (begin - timed.START).total_seconds()
+        found = [None if each is None else each - past for each in timed.watermarks(tester)]
+    assert found == [None, 5, 15, 25]
 
 
 def test_a_topic_that_is_named_no_more_is_read_no_more_and_goes_on_when_it_is_named_again(kafka, tmp_path, caplog):
@@ -53,6 +83,71 @@ def test_a_topic_that_is_named_no_more_is_read_no_more_and_goes_on_when_it_is_na
         kafka.send(stays, "c")
         last.drain()
         assert counted(last) == once("a", "x", "b", "y", "c")
+
+
+@pytest.mark.parametrize("then", ["right", "away", "made again"])
+@pytest.mark.parametrize(
+    ("wrong", "doubt"),
+    [
+        ("no topic", "there is no topic"),
+        ("shorter", "ends before the offset up to which it was read"),
+        ("shorter", "ends before where it ended when this run began"),
+    ],
+)
+def test_a_doubt_that_has_passed_is_forgotten(kafka, monkeypatch, wrong, doubt, then):
+    """A broker that says so a month later, when it has just started, is not believed at once."""
+    now, topic = [0.0], kafka.topic(partitions=2)
+    first = TopicPartition(topic, 0)
+    bounded = "when this run began" in doubt
+    kafka.send(topic, *map(str, range(20 if bounded else 2)))
+    reads, last = spout(kafka, topic, maxRows=1, lost="skip"), {}
+    reads.open(Context({"topology.transactional.id": "a"}, "records", -1, 1, 1))
+    if bounded:
+        reads.prepareForAvailableNow()
+    reads.initPartitions({})
+    cluster = reads._planning.cluster
+    cluster._clock = lambda: now[0]
+
+    def look():
+        cluster.look_again()
+        reads.numPartitions()
+        for number in reads.partitionsToPlan():
+            if (planned := reads.planPartitionBatch(number, last.get(number))) is not None:
+                last[number] = planned
+
+    def described_as(patched, code):
+        error = KafkaException(KafkaError(code))
+        patched.setattr(planning, "describe_topics", lambda admin, names: dict.fromkeys(names, error))
+
+    try:
+        for _ in range(4):
+            look()
+        for _ in range(1 if then == "made again" else 3):
+            with monkeypatch.context() as patched:
+                if wrong == "no topic":
+                    described_as(patched, KafkaError.UNKNOWN_TOPIC_OR_PART)
+                else:
+                    ends, end = cluster.ends, last[0]["end"] - (not bounded)
+                    patched.setattr(cluster, "ends", lambda asked, ends=ends, end=end: ends(asked) | {first: end})
+                with pytest.raises(FailedException, match=doubt):
+                    look()
+            if then == "made again":
+                kafka.delete(topic)
+                kafka.topic(2, topic)
+                kafka.send(topic, *map(str, range(20)))
+            if then != "away":
+                look()
+                look()
+                assert not cluster.is_unsure
+                assert then != "right" or bounded or reads.partitionsToPlan() == []
+            else:
+                with monkeypatch.context() as patched:
+                    described_as(patched, KafkaError._TIMED_OUT)
+                    with pytest.raises(FailedException, match="can't be asked about"):
+                        look()
+            now[0] += 3600.0
+    finally:
+        reads.close()
 
 
 def test_look_asks_for_no_partition_that_was_read_to_its_end(kafka):

@@ -1,7 +1,9 @@
 """Partitions whose leader is away: the others go on, and nothing of them is lost (``unavailable='skip'``)."""
 
+import re
 import time
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -335,3 +337,59 @@ def test_opaque_spout_begins_at_offsets_and_refuses_latest(two, tmp_path):
         assert counted(tester) == once(*lines(0, 10), *lines(17, 20))
     with pytest.raises(TopologyError, match="start='latest' would be another offset"):
         opaque(first, topic, start="latest")
+
+
+def test_opaque_spout_refuses_another_time_than_before_and_reads_partitions_that_come_later(kafka, tmp_path):
+    """By the other one, a task that reads a new partition would pass over what it had before that time."""
+    topic = kafka.topic()
+    began = datetime.now(UTC)
+
+    def reads(start):
+        return topology(opaque(kafka, topic, start=start))
+
+    with TopologyTester(reads(began), tmp_path / "ck") as tester:
+        tester.drain()
+        kafka.send(topic, "a")
+        tester.drain()
+        assert counted(tester) == once("a")
+    kafka.add_partitions(topic, 2)
+    kafka.send(topic, "b", partition=1)
+    again = tester.restart(reads(datetime.now(UTC)))
+    with again, pytest.raises(InputError, match=re.escape(f"and was {began} when this checkpoint began")):
+        again.drain()
+    with tester.restart(reads(began.astimezone(timezone(timedelta(hours=2))))) as other:
+        other.drain()
+        assert counted(other) == once("a", "b")
+        kafka.send(topic, "c", partition=1)
+        other.drain()
+    kafka.add_partitions(topic, 3)
+    kafka.send(topic, "d", partition=2, timestamp=int(began.timestamp() * 1000) - 5000)
+    with other.restart(reads("earliest")) as last:
+        last.drain()
+        assert counted(last) == once("a", "b", "c", "d")
+    read_before = last.restart(reads(began))
+    with read_before, pytest.raises(InputError, match="and was no time when this checkpoint began"):
+        read_before.drain()
+
+
+def test_opaque_spout_goes_on_without_a_topic_that_was_deleted(kafka, tmp_path, monkeypatch, caplog):
+    """Of two tasks each reads one topic: who has read nothing of the other one is not told that it was there."""
+    monkeypatch.setattr(planning, "DISCOVERY_SECS", 0.0)
+    stays, goes = kafka.topic(), kafka.topic()
+    kafka.send(stays, "a")
+    kafka.send(goes, "x")
+    reads = topology(opaque(kafka, [stays, goes], lost="skip"))
+    with TopologyTester(reads, tmp_path / "ck") as tester:
+        tester.drain()
+        assert counted(tester) == once("a", "x")
+    kafka.delete(goes)
+    kafka.send(stays, "b")
+    with tester.restart() as other:
+        other.drain()
+        assert counted(other) == once("a", "x", "b")
+    monkeypatch.setattr(planning, "DOUBT_SECS", 0.0)
+    kafka.send(stays, "c")
+    with other.restart() as last:
+        last.drain()
+        assert counted(last) == once("a", "x", "b", "c")
+    assert f"topic '{goes}' was deleted; {goes}-0 was read up to offset 1" in caplog.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -16,6 +17,7 @@ from statefx.connectors.kafka.clients import (
     REQUEST_SECS,
     Clients,
     bounded,
+    close_consumer,
     denial,
     describe_topics,
     has_code,
@@ -185,6 +187,8 @@ DOUBT_SECS = 5.0
 """How long a broker must say what would end the query before it is believed. One that has just started does not know
 all topics yet, and its partitions may end before where they ended; both pass."""
 
+_BELIEVED = -math.inf
+
 _DOUBT_AGAIN_SECS = 0.1
 """Between two looks of a start while it is not believed yet that a topic is not there."""
 
@@ -221,7 +225,7 @@ class Cluster:
     ) -> None:
         self._group = Group(group)
         self._clients = clients
-        self._new_consumer: Callable[[], Consumer] = partial(
+        self._new_consumer: Callable[..., Consumer] = partial(
             clients.consumer, group, on_commit=self._group.on_commit, **{"socket.timeout.ms": 10_000}
         )
         self.consumer, self._admin = self._new_consumer(), clients.admin(REQUEST_SECS)
@@ -235,6 +239,7 @@ class Cluster:
         """Why a leader did not answer."""
         self._looked: float | None = None
         self._doubts: dict[str, float] = {}
+        """By what is doubted, since when; or `_BELIEVED`."""
         self.ids: dict[str, str] = {}
         """The ids of topics: a topic that is made again has another one."""
         self.epochs: dict[TopicPartition, int] = {}
@@ -243,6 +248,7 @@ class Cluster:
 
     def _failure(self, error: Any, what: str) -> StatefxError:
         """Return the error of a question that has failed, and have other clients if it is they who are lost."""
+        self._doubts.clear()  # who did not answer may have just started when it does
         if has_code(error, *AWAY):
             if self._clients.is_stranded(self.consumer):
                 self.consumer = self._new_consumer()
@@ -317,6 +323,11 @@ class Cluster:
         """Whether a broker says something that is not believed yet."""
         return any(self._clock() < since + DOUBT_SECS for since in self._doubts.values())
 
+    @property
+    def is_unsure(self) -> bool:
+        """Whether something was doubted, and neither repeated until it was believed nor taken back."""
+        return any(since != _BELIEVED for since in self._doubts.values())
+
     def doubted(self, what: str, wrong: bool) -> bool:
         """Return whether something is wrong; FailedException while it may still pass (`DOUBT_SECS`).
 
@@ -328,6 +339,7 @@ class Cluster:
         since = self._doubts.setdefault(what, self._clock())
         if self._clock() < since + DOUBT_SECS:
             raise FailedException(f"{what}, a broker says; one that has just started may be wrong, and is asked again")
+        self._doubts[what] = _BELIEVED
         return True
 
     def insist(self, look: Callable[[], object]) -> bool:
@@ -350,6 +362,16 @@ class Cluster:
         told = self._ask_available(dict.fromkeys(partitions, END))
         self.epochs = {tp: answer.leader_epoch for tp, answer in told.items() if answer.leader_epoch is not None}
         return {tp: answer.offset for tp, answer in told.items()}
+
+    def last_end(self, tp: TopicPartition) -> int:
+        """Return where a partition ends with records of open transactions, by a client for this one question."""
+        consumer = self._new_consumer(**{"isolation.level": "read_uncommitted"})
+        try:
+            return int(_ask_offsets(consumer, {tp: END})[tp].offset)
+        except kafka().KafkaException as error:
+            raise self._failure(error, _UNANSWERED) from None
+        finally:
+            close_consumer(consumer)
 
     def beginnings(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         told = self._ask_available(dict.fromkeys(partitions, BEGINNING))
@@ -385,6 +407,7 @@ class Cluster:
         except kafka().KafkaException:
             # One leader that does not answer fails the question to all of them.
             self._looked = None
+            self._doubts.clear()  # as in `_failure`
             told = self._ask_leaders(times)
         else:
             if len(asked) < len(times) and self._clock() >= self._away_until:
@@ -544,7 +567,11 @@ class Shares:
 
 NO_TOPIC = TopicPartition("", 0)
 """Stands in the log for a first run that finds no topic, and is to begin later than the beginning (`start`). The next
-run sees by it that it is not the first one: it reads a topic that was made meanwhile from its beginning."""
+run sees by it that it is not the first one: it reads a topic that was made meanwhile from its beginning. The first
+partition that comes takes its number, which would else hold the watermark for ever."""
+
+
+_NO_RANGE = {**NO_TOPIC._asdict(), "id": "", "start": 0, "end": 0}
 
 
 def ends_of(read: Iterable[Any]) -> dict[TopicPartition, int]:
@@ -604,7 +631,9 @@ class Ranges:
 
     def to_plan(self) -> list[int]:
         """Return the numbers of partitions that may have a next range: a look costs nothing for the others."""
-        return [number for number, tp in enumerate(self._numbers) if tp is None or not self._is_done(tp)]
+        # Only `plan` takes a doubt back; else the next broker that starts, a month later, would be believed at once.
+        every = self.cluster.is_unsure
+        return [number for number, tp in enumerate(self._numbers) if every or tp is None or not self._is_done(tp)]
 
     def _is_done(self, tp: TopicPartition) -> bool:
         """Return whether a partition was read to its end, or its topic is no longer there to be read."""
@@ -625,7 +654,7 @@ class Ranges:
         cluster.discover({tp.topic for tp in self._read | self._planned if tp != NO_TOPIC})
         known = set(self._numbers)
         new = iter([tp for tp in cluster.partitions if tp not in known])
-        self._numbers = [next(new, None) if tp is None else tp for tp in self._numbers]
+        self._numbers = [next(new, tp) if tp in (None, NO_TOPIC) else tp for tp in self._numbers]
         self._numbers += new
         self._look()
         if not self._numbers and self._start != "earliest":
@@ -682,7 +711,8 @@ class Ranges:
         if tp is None:
             return None
         if tp == NO_TOPIC:
-            return None if last is not None else {**NO_TOPIC._asdict(), "id": "", "start": 0, "end": 0}
+            return None if last is not None else _NO_RANGE
+        last = None if last == _NO_RANGE else last
         former = self._planned.get(tp, self._read.get(tp))
         self._planned.pop(tp, None)
         self._read |= {tp: last} if last is not None else {}
@@ -692,11 +722,12 @@ class Ranges:
         if (found := self._begin(tp, last)) is None:
             return None
         if self._until is not None:
-            if (bound := self._until.get(self._identity(tp))) is None:
-                return None  # it came later: the next run reads it from its beginning
+            bound = self._until.get(self._identity(tp))
             # Else this run would end before its end, as a broker that starts tells smaller ones.
-            shorter = tp in self.ends and self.ends[tp] < bound
+            shorter = bound is not None and tp in self.ends and self.ends[tp] < bound
             self.cluster.doubted(f"{tp} ends before where it ended when this run began", shorter)
+            if bound is None:
+                return None  # it came later: the next run reads it from its beginning
         start, gap = found
         end = start
         if tp in self.ends:
@@ -743,12 +774,18 @@ class Ranges:
             self._left.add(tp)
             return None
         self._left.discard(tp)
+        shorter = topic_id == last["id"] and tp in self.ends and self.ends[tp] < start
+        if cluster.doubted(f"{tp} ends before the offset up to which it was read", shorter):
+            if (end := cluster.last_end(tp)) < start:
+                raise cut_off(tp, start, f"now ends at {end}")
+            raise FailedException(
+                f"{tp} was read up to offset {start} by isolation='read_uncommitted', and a transaction before that, "
+                f"from offset {self.ends[tp]} on, is still open: it is read on when that has ended"
+            )
         if topic_id != last["id"]:
             self._losses.made_again(tp, start)
             # The new one may have fewer partitions.
             return (cluster.offsets({tp: BEGINNING})[tp], 0) if tp in self.ends else None
         if tp not in self.ends:
             return None  # its leader is away
-        if cluster.doubted(f"{tp} ends before the offset up to which it was read", self.ends[tp] < start):
-            raise cut_off(tp, start, f"now ends at {self.ends[tp]}")
         return self._behind_gap(tp, start)

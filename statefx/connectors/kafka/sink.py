@@ -147,6 +147,9 @@ def _problem(messages: Mapping[str, pa.Array], limits: TopicLimits) -> str | Non
     return _problem_of_times(messages["timestamp"], limits) if "timestamp" in messages else None
 
 
+_EARLIER = " (before Kafka 4, message.timestamp.difference.max.ms)"
+
+
 def _problem_of_times(times: pa.Array, limits: TopicLimits) -> str | None:
     if limits.past_ms_max is None or limits.future_ms_max is None or times.null_count == len(times):
         return None
@@ -160,12 +163,12 @@ def _problem_of_times(times: pa.Array, limits: TopicLimits) -> str | None:
     if first < now_ms - limits.past_ms_max:
         return (
             f"a row's time is {_time(first)}, and the topic takes none that is over {limits.past_ms_max / 1000:g} s "
-            "old: raise its message.timestamp.before.max.ms, or let the row have another time, or none"
+            f"old: raise its message.timestamp.before.max.ms{_EARLIER}, or let the row have another time, or none"
         )
     if last > now_ms + limits.future_ms_max:
         return (
             f"a row's time is {_time(last)}, and the topic takes none that is over {limits.future_ms_max / 1000:g} s "
-            "ahead: raise its message.timestamp.after.max.ms, or let the row have another time, or none"
+            f"ahead: raise its message.timestamp.after.max.ms{_EARLIER}, or let the row have another time, or none"
         )
     return None
 

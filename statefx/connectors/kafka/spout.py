@@ -9,7 +9,7 @@ import logging
 import math
 import re
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from statefx.config import is_count, is_number
@@ -449,7 +449,8 @@ class OpaqueKafkaSpout(KafkaSource, OpaquePartitionedTransactionalSpout):
         Their names. A checkpoint goes on with these topics, in this order: a partition's number follows
         from them.
     start : str, datetime or Mapping
-        Not ``"latest"``: a task that looks later would begin at another offset.
+        Not ``"latest"``: a task that looks later would begin at another offset. A time is also where partitions begin
+        that come later, so a later start must give the same one, or ``"earliest"``.
     maxRows : int, optional
         What a transaction reads at most; each partition may have an equal part of it.
 
@@ -486,9 +487,11 @@ class OpaqueKafkaSpout(KafkaSource, OpaquePartitionedTransactionalSpout):
             raise TopologyError(f"OpaqueKafkaSpout: topics are names, ['a', 'b'], and no pattern: {topics!r}")
         if self.start == "latest":
             raise TopologyError(
-                "OpaqueKafkaSpout: start='latest' would be another offset for each task that looks: give the time, "
-                "start=datetime.now(timezone.utc)"
+                "OpaqueKafkaSpout: start='latest' would be another offset for each task that looks: give a time, the "
+                "same one in each start, start=datetime(2026, 12, 31, tzinfo=timezone.utc)"
             )
+        # In the metadata, since a task that reads a partition for the first time can't tell a later start.
+        self._since = {"since": str(self.start.astimezone(UTC))} if isinstance(self.start, datetime) else {}
         self._names: list[str] = self.topics
         self._cluster: Cluster | None = None
 
@@ -502,7 +505,7 @@ class OpaqueKafkaSpout(KafkaSource, OpaquePartitionedTransactionalSpout):
         self._ends: dict[TopicPartition, int] = {}
         self._count = 0
         self._read: set[str] = set()
-        """Topics of which something was read."""
+        """Topics of which something was read, as the driver knows."""
         self._attempt: TransactionAttempt | None = None
 
     def close(self) -> None:
@@ -523,7 +526,7 @@ class OpaqueKafkaSpout(KafkaSource, OpaquePartitionedTransactionalSpout):
     # ---- on the driver
 
     def initPartitions(self, metadata: Mapping[int, Any]) -> None:
-        """Refuse other topics than before; InputError too if a topic is not there, or no broker ever answered."""
+        """Refuse other topics or times than before; InputError too if a topic is not there, or no broker answered."""
         for number, said in metadata.items():
             now = self._partition(number)
             if now != (said["topic"], said["partition"]):
@@ -531,6 +534,13 @@ class OpaqueKafkaSpout(KafkaSource, OpaquePartitionedTransactionalSpout):
                     f"partition {number} was {said['topic']}-{said['partition']}, and is {now} with "
                     f"topics={self._names!r}: go back to the former topics, in their order, or start with a new "
                     "checkpointLocation",
+                    topic=said["topic"],
+                )
+            if self._since and said.get("since") != self._since["since"]:
+                raise InputError(
+                    f"start= is the time {self._since['since']}, and was {said.get('since', 'no time')} when this "
+                    "checkpoint began: in partitions that were never read, records before this one would be skipped. "
+                    "Give the former, or 'earliest', by which they are read from their beginning",
                     topic=said["topic"],
                 )
         self._count = max(metadata, default=-1) + 1
@@ -588,10 +598,10 @@ class OpaqueKafkaSpout(KafkaSource, OpaquePartitionedTransactionalSpout):
             self._attempt = attempt
             if attempt.attempt:  # a topic may have been made again since the last look
                 cluster.look_again()
-        self._read |= {tp.topic} if last is not None else set()
-        cluster.discover(self._read)
+        cluster.discover(self._names)  # none counts as missing: the driver has refused those that never were there
         share = None if self.rows_max is None else max(1, self.rows_max // max(1, len(cluster.partitions)))
-        return Ranges(cluster, self._start_of(tp), share, self._losses).of(tp, last)
+        planned = Ranges(cluster, self._start_of(tp), share, self._losses).of(tp, last)
+        return planned and planned | self._since
 
     def _start_of(self, tp: TopicPartition) -> Start:
         """Return where the partition begins; of other partitions nothing is asked."""

@@ -76,7 +76,8 @@ _REMEDIES = {
     "INVALID_TRANSACTION_TIMEOUT": "lower transactionTimeoutSecs, or raise the broker's transaction.max.timeout.ms",
     "MSG_SIZE_TOO_LARGE": "raise max.message.bytes of topic {topic!r} to what it was when the rows were prepared",
     "INVALID_TIMESTAMP": "the time of a message is too far from the broker's clock: raise "
-    "message.timestamp.before.max.ms or message.timestamp.after.max.ms of topic {topic!r}",
+    "message.timestamp.before.max.ms or message.timestamp.after.max.ms of topic {topic!r}; before Kafka 4, "
+    "message.timestamp.difference.max.ms",
     "INVALID_RECORD": "topic {topic!r} is compacted now, and a message has no key: set its cleanup.policy back to "
     "what it was when the rows were prepared",
     "NOT_ENOUGH_REPLICAS": "fewer brokers are there than min.insync.replicas of topic {topic!r}: start the others",
@@ -127,13 +128,19 @@ _SILENT = ("_TRANSPORT", "_TIMED_OUT")
 _LIMITS_SECS = 60.0
 """How long a process believes what it knows of a topic's limits."""
 
+_PAST, _FUTURE = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
+_BOTH = "message.timestamp.difference.max.ms"
+"""Of brokers before 4.0. Those before 3.6 have no other, and later ones go by it where the others have no limit."""
+
+_NO_LIMIT = str(2**63 - 1)
+
 _DEFAULTS = {
     "max.message.bytes": "1048588",
     "cleanup.policy": "delete",
     "compression.type": "producer",
     "message.timestamp.type": "CreateTime",
-    "message.timestamp.before.max.ms": str(2**63 - 1),
-    "message.timestamp.after.max.ms": "3600000",
+    _PAST: _NO_LIMIT,
+    _FUTURE: "3600000",
 }
 """Kafka's own, for a topic whose configuration nobody may read, or of a broker that has no such setting."""
 
@@ -156,6 +163,8 @@ class TopicLimits:
     @classmethod
     def of(cls, partitions: int, settings: Mapping[str, str]) -> TopicLimits:
         found = {**_DEFAULTS, **settings}
+        if (both := settings.get(_BOTH)) is not None:
+            found |= {name: both for name in (_PAST, _FUTURE) if settings.get(name, _NO_LIMIT) == _NO_LIMIT}
         bytes_max = int(found["max.message.bytes"])
         if found["compression.type"] not in ("producer", "uncompressed"):
             # The broker compresses messages again and checks their size again. What can't be compressed grows:
@@ -166,8 +175,8 @@ class TopicLimits:
             partitions,
             bytes_max,
             "compact" in found["cleanup.policy"],
-            None if own_times else int(found["message.timestamp.before.max.ms"]),
-            None if own_times else int(found["message.timestamp.after.max.ms"]),
+            None if own_times else int(found[_PAST]),
+            None if own_times else int(found[_FUTURE]),
         )
 
 
