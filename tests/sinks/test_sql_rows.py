@@ -1,5 +1,6 @@
 """What SqlSink writes: values of all types, keys that come twice, names that SQL has too, rows that are refused."""
 
+import itertools
 import json
 from contextlib import closing
 from datetime import UTC, date, datetime
@@ -498,6 +499,30 @@ def test_a_constraint_that_is_put_off_to_commit_names_its_row(postgres_database,
         else:
             sink.commit([words("a", "b", "c", n=[1, 1, 2])])
             assert sorted(postgres_database.run("select word from words")) == [("a",), ("c",)]
+
+
+@pytest.mark.parametrize("key", [(), "word"], ids=["append", "upsert"])
+def test_a_constraint_that_is_put_off_to_commit_is_checked_by_validate(postgres_database, key):
+    postgres_database.run(
+        "create table words (word text primary key, n bigint, unique (n) deferrable initially deferred)"
+    )
+    with closing(HandDriven(postgres_database, key=key, validate=True).start()) as sink:
+        with pytest.raises(SinkError, match=r"words_n_key.*\{'word': 'b', 'n': 1\}"):
+            sink.prepare([words("a", "b", n=[1, 1])])
+        sink.commit([words("a", "b", n=[1, 2])])
+
+
+@pytest.mark.parametrize("rows", list(itertools.permutations([(1, None, "a"), (2, 1, "b"), (3, None, "too long")])))
+def test_a_refused_row_takes_none_with_it_that_refers_to_a_later_one(postgres_database, rows):
+    postgres_database.run(
+        "create table words (n bigint primary key, parent bigint references words deferrable initially deferred, "
+        "word text check (length(word) < 5))"
+    )
+    schema = pa.schema([("n", pa.int64()), ("parent", pa.int64()), ("word", pa.string())])
+    with closing(HandDriven(postgres_database, schema=schema, deadLetter="rejected")) as sink:
+        sink.commit([dict(zip(schema.names, zip(*rows, strict=True), strict=True))])
+    assert sorted(postgres_database.run("select word from words")) == [("a",), ("b",)]
+    assert len(postgres_database.run("select * from rejected")) == 1
 
 
 @pytest.mark.parametrize("key", [(), "word"], ids=["append", "upsert"])

@@ -254,6 +254,7 @@ class SqlTable(Target):
             with self._database.transaction(keep=False) as connection:
                 self._find_schema(connection)
                 self._insert(connection, self._numbered(rows, 0))
+                self._check_constraints(connection)
         except RowRefusedError:
             with self._database.transaction(keep=False) as connection:
                 self._insert_parts(
@@ -293,12 +294,13 @@ class SqlTable(Target):
             # Statements of all rows were refused. In parts it is slower, and finds out which row it is.
             aside = 0
 
-            def refused(connection: sa.Connection, row: pa.RecordBatch, reason: str) -> None:
+            def insert(connection: sa.Connection) -> None:
                 nonlocal aside
-                self._put_aside(connection, marker, row, reason)
-                aside += 1
+                aside = self._insert_parts(
+                    connection, rows, lambda connection, row, reason: self._put_aside(connection, marker, row, reason)
+                )
 
-            self._publish(marker, previous, lambda connection: self._insert_parts(connection, rows, refused))
+            self._publish(marker, previous, insert)
             if aside:
                 logger.warning(
                     "%s: rows of transaction %d were refused, and are in %s: %d",
@@ -420,10 +422,26 @@ class SqlTable(Target):
 
     # ---- rows that the database refuses
 
-    def _insert_parts(self, connection: sa.Connection, rows: StagedRows, refused: Refused) -> None:
-        """Insert in halves of halves, down to the rows that are refused."""
-        if self._database.postgres:  # what is put off to COMMIT is refused there for all rows, and names none
+    def _check_constraints(self, connection: sa.Connection) -> None:
+        """Have no constraint wait for COMMIT, which would refuse all rows, and name none."""
+        if self._database.postgres:
             connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
+
+    def _insert_parts(self, connection: sa.Connection, rows: StagedRows, refused: Refused) -> int:
+        """Insert in halves of halves, down to the rows that are refused, and return how many these are."""
+        try:
+            with connection.begin_nested():  # a row may refer to one that comes behind it
+                count = self._insert_halves(connection, rows, refused)
+                self._check_constraints(connection)
+                return count
+        except Exception as error:
+            if not self._database.is_refusal(error):
+                raise
+        self._check_constraints(connection)
+        return self._insert_halves(connection, rows, refused)
+
+    def _insert_halves(self, connection: sa.Connection, rows: StagedRows, refused: Refused) -> int:
+        count = 0
         self._find_changed_values(connection)
         for batch in self._batches(rows):
             changed = dict[int, str]()
@@ -433,13 +451,14 @@ class SqlTable(Target):
                 refused(connection, batch.slice(number, 1), reason)
             if changed:
                 batch = batch.take(pa.array([number for number in range(len(batch)) if number not in changed]))
-            self._insert_part(connection, batch, list(self._rows(batch)), refused)
+            count += len(changed) + self._insert_part(connection, batch, list(self._rows(batch)), refused)
+        return count
 
     def _insert_part(
         self, connection: sa.Connection, batch: pa.RecordBatch, rows: list[Parameters], refused: Refused
-    ) -> None:
+    ) -> int:
         if not rows:
-            return
+            return 0
         try:
             with connection.begin_nested():
                 cursor: Any = connection.connection.cursor()
@@ -452,10 +471,12 @@ class SqlTable(Target):
                 raise
             if len(rows) == 1:
                 refused(connection, batch, reason_of(error))
-                return
+                return 1
             half = len(rows) // 2
-            self._insert_part(connection, batch.slice(0, half), rows[:half], refused)
-            self._insert_part(connection, batch.slice(half), rows[half:], refused)
+            return self._insert_part(connection, batch.slice(0, half), rows[:half], refused) + self._insert_part(
+                connection, batch.slice(half), rows[half:], refused
+            )
+        return 0
 
     def _put_aside(self, connection: sa.Connection, marker: Marker, row: pa.RecordBatch, reason: str) -> None:
         if self._dead_letters is None:
@@ -587,7 +608,8 @@ class SqlSink(StagedSink):
         transaction. Without it the first such row stops the sink, and ``query.status`` names it.
     validate : bool
         Whether each task tries its statement in prepare, and takes it back: rows that the database refuses then fail
-        the transaction while it can still be rolled back. It costs a second write.
+        the transaction while it can still be rolled back. Constraints that are put off to COMMIT are checked for the
+        rows of one task, without those of others. It costs a second write.
     txid : str, optional
         A column that the sink fills with the number of a row's transaction, BIGINT: then
         ``Checkpoint.restore(..., sinks="rewind")`` can take rows back. Not with `key`: of a row that was replaced
