@@ -145,6 +145,25 @@ def test_of_rows_with_one_key_the_last_counts_in_the_order_of_tasks_batches_and_
     assert sorted(database.run("select word, n from words")) == [("a", 3), ("b", 9), ("c", 6), ("d", 8)]
 
 
+@pytest.mark.parametrize("dead", [None, "rejected"])
+@pytest.mark.parametrize("long", ["", "x" * 100_000])
+def test_a_key_may_come_again_after_any_number_of_rows(database, driven, dead, long):
+    sink, halved = driven(key="n", deadLetter=dead), []
+
+    def savepoint(connection, name):
+        halved.append(name)
+
+    event.listen(Engine, "savepoint", savepoint)
+    try:
+        for apart in (1, 2, 29, 30, 31):
+            times = [[f"{time}{long}"] * apart for time in range(4)]
+            sink.commit(*[[words(*one, *other, n=[*range(apart)] * 2)] for one, other in (times[:2], times[2:])])
+            assert database.run("select count(*), min(substr(word, 1, 1)) from words") == [(apart, "3")]
+    finally:
+        event.remove(Engine, "savepoint", savepoint)
+    assert halved == [], "no statement was given a key twice, and refused"
+
+
 def test_a_key_of_several_fields_and_rows_that_are_all_key(database, driven):
     sink = driven(key=("word", "n"))
     sink.commit([words("a", "a", "b", n=[1, 1, 1]), words("a", "a", n=[1, 2])])

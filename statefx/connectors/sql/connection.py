@@ -143,6 +143,10 @@ def open_engine(url: str, *, pooled: bool = False, lock_secs: float | None = Non
         connect = {"check_same_thread": False} | ({} if lock_secs is None else {"timeout": lock_secs})
     elif parsed.get_dialect().driver in ("psycopg", "psycopg2"):
         connect = {name: value for name, value in _LIBPQ.items() if name not in parsed.query}
+        if parsed.get_dialect().driver == "psycopg":
+            # Behind a pooler, the session of the next transaction may have another client's statement under the name:
+            # rows would go into another table.
+            connect["prepare_threshold"] = None
     return sqlalchemy.create_engine(parsed, connect_args=connect, **options)
 
 

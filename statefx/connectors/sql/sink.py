@@ -6,7 +6,10 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import chain, groupby
+from operator import itemgetter
+from sys import getsizeof
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
@@ -61,6 +64,9 @@ _DEAD_FIELDS = pa.schema([*((name, pa.string()) for name in ("target", "reason",
 _ROLLS_BACK = re.compile(r"\b(?:conflict|or)\s+rollback\b|\braise\s*\(\s*rollback\b", re.IGNORECASE)
 
 _STYLES = {"qmark": "qmark", "numeric": "numeric", "named": "numeric"}
+
+_CHUNK_ROWS, _CHUNK_BYTES = 30, 1 << 20
+"""How many rows one statement of PostgreSQL writes: it plans each anew, and takes 1 GB and 65,535 values at most."""
 
 Parameters = tuple[Any, ...]
 """A row as the database's driver takes it."""
@@ -338,8 +344,11 @@ class SqlTable(Target):
         try:
             if self._database.dialect.driver == "psycopg" and not self._key and self._takes_copy(connection):
                 self._copy(cursor, rows)
+            elif self._database.postgres and self._key:
+                for size, chunks in groupby(self._chunks(rows), len):
+                    cursor.executemany(self._statement(size), ([*chain(*chunk)] for chunk in chunks))
             else:
-                cursor.executemany(self._statement, self._all_rows(rows))
+                cursor.executemany(self._statement(1), self._all_rows(rows))
         finally:
             cursor.close()
 
@@ -357,6 +366,20 @@ class SqlTable(Target):
         with cursor.copy(f"COPY {self._quoted} ({names}) FROM STDIN") as copy:
             for row in self._all_rows(rows):
                 copy.write_row(row)
+
+    def _chunks(self, rows: StagedRows) -> Iterator[list[Parameters]]:
+        """Yield rows that one statement writes, which may not replace a row twice."""
+        key_of = itemgetter(*map(self._fields.names.index, self._key))
+        chunk, size = dict[Any, Parameters](), 0
+        for row in self._all_rows(rows):
+            key = key_of(row)
+            if key in chunk or len(chunk) == _CHUNK_ROWS or size > _CHUNK_BYTES:
+                yield list(chunk.values())
+                chunk, size = {}, 0
+            chunk[key] = row
+            size += sum(map(getsizeof, row))
+        if chunk:
+            yield list(chunk.values())
 
     def _all_rows(self, rows: StagedRows) -> Iterator[Parameters]:
         for batch in self._batches(rows):
@@ -412,12 +435,15 @@ class SqlTable(Target):
         return insert.on_conflict_do_update(index_elements=key, set_=rest)
 
     @cached_property
-    def _statement(self) -> str:
-        """The statement as text with positional parameters: rows through SQLAlchemy cost 2 us each."""
+    def _statement(self) -> Callable[[int], str]:
+        """The statement for some rows, as text with positional parameters: through SQLAlchemy a row costs 2 us."""
+        return cache(self._compiled)
+
+    def _compiled(self, rows: int) -> str:
         sqlalchemy = alchemy()
         dialect = self._database.dialect
         style = _STYLES.get(dialect.paramstyle, "format")
-        named = {name: sqlalchemy.bindparam(name) for name in self._fields.names}
+        named = [{name: sqlalchemy.bindparam(f"{name} {row}") for name in self._fields.names} for row in range(rows)]
         return str(self._insertion().values(named).compile(dialect=type(dialect)(paramstyle=style)))
 
     # ---- rows that the database refuses
@@ -463,7 +489,7 @@ class SqlTable(Target):
             with connection.begin_nested():
                 cursor: Any = connection.connection.cursor()
                 try:
-                    cursor.executemany(self._statement, rows)
+                    cursor.executemany(self._statement(1), rows)
                 finally:
                     cursor.close()
         except Exception as error:
