@@ -287,6 +287,26 @@ def test_a_lock_of_somebody_else_s_is_told_and_waited_for(postgres_database, tmp
     assert postgres_database.run("select count(*) from words") == [(2,)]
 
 
+def test_a_server_gives_up_a_host_that_is_lost_in_a_transaction_within_a_minute(postgres_database):
+    shown = []
+
+    def publishes(connection, cursor, statement, *_):
+        if "statefx_markers" in statement and statement.startswith(("INSERT", "UPDATE")):
+            settings = (f"show tcp_keepalives_{name}" for name in ("idle", "interval", "count"))
+            shown.append([int(connection.exec_driver_sql(setting).scalar()) for setting in settings])
+
+    event.listen(Engine, "before_cursor_execute", publishes)
+    try:
+        with closing(HandDriven(postgres_database)) as sink:
+            sink.commit([words("a")])
+            sink.commit([words("b")])
+    finally:
+        event.remove(Engine, "before_cursor_execute", publishes)
+    assert len(shown) == 3, "the fence, and two transactions"
+    for idle, interval, count in shown:
+        assert idle + interval * count <= 60
+
+
 def test_a_disk_that_is_full_stops_the_sink_until_there_is_room(sqlite_database, tmp_path):
     pages = [100]
 
