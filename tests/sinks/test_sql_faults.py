@@ -484,6 +484,8 @@ def test_a_column_of_arrays_is_refused_at_submit(postgres_database):
         (("postgresql+nothing://h/d", "t"), "nothing"),
         (("nothing://h/d", "t"), "does not know this kind of database .*nothing"),
         (("mysql://h/d", "t"), "the driver of mysql is not installed"),
+        (("mssql+pyodbc://h/d", "t"), "not to mssql, where rows might come twice: write a StagedSink"),
+        (("oracle://h/d", "t"), "not to oracle"),
         (("postgresql+psycopg2://h/d", "t"), r"pip install 'statefx\[postgres\]'"),
         (("sqlite:///x", ""), "name of a table"),
     ],

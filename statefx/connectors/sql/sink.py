@@ -609,10 +609,12 @@ def _check_table(connection: sa.Connection, described: sa.Table, key: Sequence[s
 # ---- the sink
 
 _UPSERTS = ("sqlite", "postgresql")
+_BACKENDS = (*_UPSERTS, "mysql", "mariadb")
+"""Whose locks keep a driver that was replaced from moving the marker. SQL Server, for one, has no ``FOR UPDATE``."""
 
 
 class SqlSink(StagedSink):
-    """Writes rows to a table of a database that SQLAlchemy reaches; each transaction once, and atomically.
+    """Writes rows to a table of SQLite, PostgreSQL, MySQL or MariaDB; each transaction once, and atomically.
 
     The rows of a transaction and the marker (table ``statefx_markers``) are written in one transaction of the database:
     both or neither. Rows wait in the checkpoint until then.
@@ -645,7 +647,7 @@ class SqlSink(StagedSink):
     Raises
     ------
     ConfigError
-        An argument can't be used, or SQLAlchemy is not installed.
+        An argument can't be used, the database is another one, or SQLAlchemy is not installed.
 
     Notes
     -----
@@ -665,6 +667,11 @@ class SqlSink(StagedSink):
         txid: str | None = None,
     ) -> None:
         parsed = SqlUrl(url, "SqlSink", "CollectSink to look at rows")
+        if parsed.backend not in _BACKENDS:
+            raise ConfigError(
+                f"SqlSink writes to {', '.join(_BACKENDS)}, not to {parsed.backend}, where rows might come twice: "
+                "write a StagedSink of your own, or use ForeachTransactionSink"
+            )
         if not isinstance(table, str) or not table:
             raise ConfigError(f"SqlSink needs the name of a table, got {table!r}")
         for name in filter(None, (table, deadLetter)):
