@@ -134,6 +134,16 @@ def test_a_table_of_ones_own_may_be_wider_and_has_its_defaults(database, driven)
     assert at is not None
 
 
+def test_columns_that_fill_themselves_may_forbid_nulls(database, driven):
+    key = "bigint generated always as identity" if database.postgres else "integer"
+    long = "long bigint not null generated always as (length(word)) stored"
+    database.run(f"create table words (id {key} primary key not null, word text, n bigint, {long})")
+    sink = driven()
+    sink.check()
+    sink.commit([words("a", "bc")])
+    assert database.run("select * from words order by id") == [(1, "a", 0, 1), (2, "bc", 1, 2)]
+
+
 def test_of_rows_with_one_key_the_last_counts_in_the_order_of_tasks_batches_and_rows(database, driven):
     sink = driven(key="word")
     sink.commit(

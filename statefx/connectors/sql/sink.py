@@ -587,8 +587,10 @@ def _check_table(connection: sa.Connection, described: sa.Table, key: Sequence[s
                 target=target,
                 field=name,
             )
+    catalog = columns_of(connection, described)
     for name, column in found.items():
         filled = column["nullable"] or column.get("default") is not None or column.get("autoincrement") is True
+        filled = filled or column.get("computed") or catalog[name].rowid
         if name not in fields and not filled:
             raise SinkError(
                 f"{target}: column {name!r} must not be null, and the rows have no such field: emit it, "
