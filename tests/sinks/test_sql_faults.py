@@ -547,6 +547,18 @@ def test_letters_in_sqlite_s_names_are_alike_small_or_not(tmp_path):
         TopologyTester(topology(SqlSink(url, "words"), SqlSink(url, "WORDS")), tmp_path / "ck")
 
 
+@pytest.mark.parametrize(("table", "other"), [("ÄPFEL", "äpfel"), ("\u212a", "k")])
+def test_other_letters_in_sqlite_s_names_are_not_alike_small_or_not(sqlite_database, table, other):
+    for name in (table, other):
+        sqlite_database.run(f'create table "{name}" (word text, n integer)')
+    with closing(HandDriven(sqlite_database, table)) as sink:
+        sink.check()
+        sink.commit([words("a")])
+    assert [sqlite_database.run(f'select word from "{name}"') for name in (table, other)] == [[("a",)], []]
+    with pytest.raises(SinkError, match="has no column 'target'"):
+        HandDriven(sqlite_database, table, deadLetter=other).check(takeover=True)
+
+
 def test_tables_of_one_name_in_several_schemas_have_a_marker_each(postgres_database, tmp_path):
     postgres_database.run("create schema other")
     sinks = [SqlSink(postgres_database.url, name) for name in ("words", "other.words")]

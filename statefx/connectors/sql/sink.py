@@ -99,7 +99,7 @@ class SqlTable(Target):
         self._changed_values: list[tuple[int, str, Mask]] | None = None
         self._convert = [converter(field.type, lite=self._database.lite) for field in fields]
         if self._database.lite:  # names there are alike in small letters and in capitals
-            self._table_name = self._table_name.lower()
+            self._table_name = _small(self._table_name)
             self._schema = "" if self._schema.lower() == "main" else self._schema
 
     # ---- descriptions
@@ -542,7 +542,7 @@ def _check_dead_letters(
     lite = connection.dialect.name == "sqlite"
 
     def name_of(table: Any) -> str:
-        return str(table.fullname).lower().removeprefix("main.") if lite else str(table.fullname)
+        return _small(table.fullname).removeprefix("main.") if lite else str(table.fullname)
 
     what = f"{target}: deadLetter={described.fullname!r}"
     if name_of(described) in map(name_of, others):
@@ -786,15 +786,16 @@ class _SqlWriter(Stager):
 
 
 def _alike(names: Sequence[str]) -> list[str]:
-    """Return the first names that SQLite takes for one; it knows the letters of ASCII alone."""
+    """Return the first names that SQLite takes for one."""
     spelled: dict[str, list[str]] = {}
     for name in names:
-        spelled.setdefault("".join(map(_small, name)), []).append(name)
+        spelled.setdefault(_small(name), []).append(name)
     return next((alike for alike in spelled.values() if len(alike) > 1), [])
 
 
-def _small(letter: str) -> str:
-    return letter.lower() if letter.isascii() else letter
+def _small(name: str) -> str:
+    """Return a name in small letters, as far as SQLite knows letters: those of ASCII."""
+    return "".join(letter.lower() if letter.isascii() else letter for letter in name)
 
 
 def _has_far_date(column: pa.Array) -> bool:
