@@ -174,6 +174,18 @@ def test_a_key_may_come_again_after_any_number_of_rows(database, driven, dead, l
     assert halved == [], "no statement was given a key twice, and refused"
 
 
+def test_keys_that_are_one_to_the_database_alone_are_replaced_in_order(postgres_database):
+    postgres_database.run(
+        "create table words (word text primary key, n bigint);"
+        "create function lowers() returns trigger language plpgsql as "
+        "$$ begin new.word = lower(new.word); return new; end $$;"
+        "create trigger lowers before insert on words for each row execute function lowers()"
+    )
+    with closing(HandDriven(postgres_database, key="word")) as sink:
+        sink.commit([words("a", "b", "A", "c")], [words("B", n=[9])])
+    assert sorted(postgres_database.run("select * from words")) == [("a", 2), ("b", 9), ("c", 3)]
+
+
 def test_a_key_of_several_fields_and_rows_that_are_all_key(database, driven):
     sink = driven(key=("word", "n"))
     sink.commit([words("a", "a", "b", n=[1, 1, 1]), words("a", "a", n=[1, 2])])
