@@ -5,8 +5,10 @@ import logging
 import os
 import re
 import select
+import selectors
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -285,6 +287,26 @@ def test_a_lock_of_somebody_else_s_is_told_and_waited_for(postgres_database, tmp
     assert postgres_database.run("select count(*) from words") == [(2,)]
 
 
+def test_a_server_gives_up_a_host_that_is_lost_in_a_transaction_within_a_minute(postgres_database):
+    shown = []
+
+    def publishes(connection, cursor, statement, *_):
+        if "statefx_markers" in statement and statement.startswith(("INSERT", "UPDATE")):
+            settings = (f"show tcp_keepalives_{name}" for name in ("idle", "interval", "count"))
+            shown.append([int(connection.exec_driver_sql(setting).scalar()) for setting in settings])
+
+    event.listen(Engine, "before_cursor_execute", publishes)
+    try:
+        with closing(HandDriven(postgres_database)) as sink:
+            sink.commit([words("a")])
+            sink.commit([words("b")])
+    finally:
+        event.remove(Engine, "before_cursor_execute", publishes)
+    assert len(shown) == 3, "the fence, and two transactions"
+    for idle, interval, count in shown:
+        assert idle + interval * count <= 60
+
+
 def test_a_disk_that_is_full_stops_the_sink_until_there_is_room(sqlite_database, tmp_path):
     pages = [100]
 
@@ -301,6 +323,66 @@ def test_a_disk_that_is_full_stops_the_sink_until_there_is_room(sqlite_database,
         event.remove(Engine, "connect", limited)
     assert "database or disk is full" in reasons[0]
     assert sqlite_database.run("select n from words") == [(1,), (2,), (3,)]
+
+
+class Pooler:
+    """Gives its clients, who talk in turn, one connection to the server, as PgBouncer does between transactions."""
+
+    def __init__(self, database):
+        self._server = socket.create_connection(("127.0.0.1", database.server.port))
+        named = f"user\0statefx\0database\0{database.name}\0\0".encode()
+        self._server.sendall(struct.pack("!ii", len(named) + 8, 3 << 16) + named)
+        self._greeting = b""
+        while not self._greeting.endswith(b"Z\0\0\0\x05I"):
+            self._greeting += self._server.recv(1 << 16)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        port = self._listener.getsockname()[1]
+        self.url = f"{database.server.url(database.name, port=port)}?sslmode=disable&gssencmode=disable"
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        with selectors.DefaultSelector() as selector:
+            for each in (self._server, self._listener):
+                selector.register(each, selectors.EVENT_READ)
+            talks = None
+            while True:
+                for key, _ in selector.select():
+                    if key.fileobj is self._listener:
+                        client, _ = self._listener.accept()
+                        client.recv(1 << 16)
+                        client.sendall(self._greeting)
+                        selector.register(client, selectors.EVENT_READ)
+                    elif key.fileobj is self._server:
+                        if not (told := self._server.recv(1 << 16)):
+                            return
+                        talks.sendall(told)
+                    elif (asked := key.fileobj.recv(1 << 16)) in (b"", b"X\0\0\0\x04"):
+                        selector.unregister(key.fileobj)
+                        key.fileobj.close()
+                    else:
+                        talks = key.fileobj
+                        self._server.sendall(asked)
+
+    def close(self):
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._server.close()
+        self._listener.close()
+
+
+@pytest.mark.parametrize("key", [(), "word"], ids=["append", "upsert"])
+def test_sinks_behind_a_pooler_that_gives_both_one_session_write_to_their_own_tables(postgres_database, key):
+    with closing(Pooler(postgres_database)) as pooler:
+        made = [HandDriven(postgres_database, table, url=pooler.url, key=key) for table in ("one", "two")]
+        for number in range(10):  # a driver may prepare what it was often given
+            for sink in made:
+                sink.commit([words(f"{sink.sink.table} {number}", "last")])
+        for sink in made:
+            sink.close()
+    for table in ("one", "two"):
+        found = {word for (word,) in postgres_database.run(f"select word from {table}")}
+        assert found == {"last", *(f"{table} {number}" for number in range(10))}
 
 
 def test_serializable_transactions_are_repeated_where_they_collide(postgres_database):
@@ -402,6 +484,8 @@ def test_a_column_of_arrays_is_refused_at_submit(postgres_database):
         (("postgresql+nothing://h/d", "t"), "nothing"),
         (("nothing://h/d", "t"), "does not know this kind of database .*nothing"),
         (("mysql://h/d", "t"), "the driver of mysql is not installed"),
+        (("mssql+pyodbc://h/d", "t"), "not to mssql, where rows might come twice: write a StagedSink"),
+        (("oracle://h/d", "t"), "not to oracle"),
         (("postgresql+psycopg2://h/d", "t"), r"pip install 'statefx\[postgres\]'"),
         (("sqlite:///x", ""), "name of a table"),
     ],
@@ -461,6 +545,18 @@ def test_letters_in_sqlite_s_names_are_alike_small_or_not(tmp_path):
     url = f"sqlite:///{tmp_path}/db"
     with pytest.raises(SinkOwnedError, match="another sink of this topology"):
         TopologyTester(topology(SqlSink(url, "words"), SqlSink(url, "WORDS")), tmp_path / "ck")
+
+
+@pytest.mark.parametrize(("table", "other"), [("ÄPFEL", "äpfel"), ("\u212a", "k")])
+def test_other_letters_in_sqlite_s_names_are_not_alike_small_or_not(sqlite_database, table, other):
+    for name in (table, other):
+        sqlite_database.run(f'create table "{name}" (word text, n integer)')
+    with closing(HandDriven(sqlite_database, table)) as sink:
+        sink.check()
+        sink.commit([words("a")])
+    assert [sqlite_database.run(f'select word from "{name}"') for name in (table, other)] == [[("a",)], []]
+    with pytest.raises(SinkError, match="has no column 'target'"):
+        HandDriven(sqlite_database, table, deadLetter=other).check(takeover=True)
 
 
 def test_tables_of_one_name_in_several_schemas_have_a_marker_each(postgres_database, tmp_path):

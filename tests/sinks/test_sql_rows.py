@@ -1,5 +1,6 @@
 """What SqlSink writes: values of all types, keys that come twice, names that SQL has too, rows that are refused."""
 
+import itertools
 import json
 from contextlib import closing
 from datetime import UTC, date, datetime
@@ -133,6 +134,16 @@ def test_a_table_of_ones_own_may_be_wider_and_has_its_defaults(database, driven)
     assert at is not None
 
 
+def test_columns_that_fill_themselves_may_forbid_nulls(database, driven):
+    key = "bigint generated always as identity" if database.postgres else "integer"
+    long = "long bigint not null generated always as (length(word)) stored"
+    database.run(f"create table words (id {key} primary key not null, word text, n bigint, {long})")
+    sink = driven()
+    sink.check()
+    sink.commit([words("a", "bc")])
+    assert database.run("select * from words order by id") == [(1, "a", 0, 1), (2, "bc", 1, 2)]
+
+
 def test_of_rows_with_one_key_the_last_counts_in_the_order_of_tasks_batches_and_rows(database, driven):
     sink = driven(key="word")
     sink.commit(
@@ -142,6 +153,37 @@ def test_of_rows_with_one_key_the_last_counts_in_the_order_of_tasks_batches_and_
     assert sorted(database.run("select word, n from words")) == [("a", 3), ("b", 5), ("c", 6)]
     sink.commit([words("b", "d", "b", n=[7, 8, 9])])
     assert sorted(database.run("select word, n from words")) == [("a", 3), ("b", 9), ("c", 6), ("d", 8)]
+
+
+@pytest.mark.parametrize("dead", [None, "rejected"])
+@pytest.mark.parametrize("long", ["", "x" * 100_000])
+def test_a_key_may_come_again_after_any_number_of_rows(database, driven, dead, long):
+    sink, halved = driven(key="n", deadLetter=dead), []
+
+    def savepoint(connection, name):
+        halved.append(name)
+
+    event.listen(Engine, "savepoint", savepoint)
+    try:
+        for apart in (1, 2, 29, 30, 31):
+            times = [[f"{time}{long}"] * apart for time in range(4)]
+            sink.commit(*[[words(*one, *other, n=[*range(apart)] * 2)] for one, other in (times[:2], times[2:])])
+            assert database.run("select count(*), min(substr(word, 1, 1)) from words") == [(apart, "3")]
+    finally:
+        event.remove(Engine, "savepoint", savepoint)
+    assert halved == [], "no statement was given a key twice, and refused"
+
+
+def test_keys_that_are_one_to_the_database_alone_are_replaced_in_order(postgres_database):
+    postgres_database.run(
+        "create table words (word text primary key, n bigint);"
+        "create function lowers() returns trigger language plpgsql as "
+        "$$ begin new.word = lower(new.word); return new; end $$;"
+        "create trigger lowers before insert on words for each row execute function lowers()"
+    )
+    with closing(HandDriven(postgres_database, key="word")) as sink:
+        sink.commit([words("a", "b", "A", "c")], [words("B", n=[9])])
+    assert sorted(postgres_database.run("select * from words")) == [("a", 2), ("b", 9), ("c", 3)]
 
 
 def test_a_key_of_several_fields_and_rows_that_are_all_key(database, driven):
@@ -498,6 +540,30 @@ def test_a_constraint_that_is_put_off_to_commit_names_its_row(postgres_database,
         else:
             sink.commit([words("a", "b", "c", n=[1, 1, 2])])
             assert sorted(postgres_database.run("select word from words")) == [("a",), ("c",)]
+
+
+@pytest.mark.parametrize("key", [(), "word"], ids=["append", "upsert"])
+def test_a_constraint_that_is_put_off_to_commit_is_checked_by_validate(postgres_database, key):
+    postgres_database.run(
+        "create table words (word text primary key, n bigint, unique (n) deferrable initially deferred)"
+    )
+    with closing(HandDriven(postgres_database, key=key, validate=True).start()) as sink:
+        with pytest.raises(SinkError, match=r"words_n_key.*\{'word': 'b', 'n': 1\}"):
+            sink.prepare([words("a", "b", n=[1, 1])])
+        sink.commit([words("a", "b", n=[1, 2])])
+
+
+@pytest.mark.parametrize("rows", list(itertools.permutations([(1, None, "a"), (2, 1, "b"), (3, None, "too long")])))
+def test_a_refused_row_takes_none_with_it_that_refers_to_a_later_one(postgres_database, rows):
+    postgres_database.run(
+        "create table words (n bigint primary key, parent bigint references words deferrable initially deferred, "
+        "word text check (length(word) < 5))"
+    )
+    schema = pa.schema([("n", pa.int64()), ("parent", pa.int64()), ("word", pa.string())])
+    with closing(HandDriven(postgres_database, schema=schema, deadLetter="rejected")) as sink:
+        sink.commit([dict(zip(schema.names, zip(*rows, strict=True), strict=True))])
+    assert sorted(postgres_database.run("select word from words")) == [("a",), ("b",)]
+    assert len(postgres_database.run("select * from rejected")) == 1
 
 
 @pytest.mark.parametrize("key", [(), "word"], ids=["append", "upsert"])

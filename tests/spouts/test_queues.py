@@ -642,6 +642,23 @@ def test_no_statement_but_that_which_takes_rows_reads_those_that_wait(database):
     assert len(plans) >= 7
 
 
+@pytest.mark.slow
+@pytest.mark.server
+@pytest.mark.parametrize("ids", [(1, 2**31), (2**31 - 1, 2**63 - 1), (-(2**31) - 1, 0), (-1, 2**31)])
+def test_ids_of_any_size_are_taken_together(postgres_database, ids):
+    queue = SqlQueue(postgres_database)
+    queue.add(*map(str, ids))
+    postgres_database.run(f"update jobs set id = case text when '{ids[0]}' then {ids[0]} else {ids[1]} end")
+    spout = opened(queue, 1)
+    assert [message.id for message in spout.receive(9)] == list(ids)
+    spout.renew(ids)
+    name = seal(queue, spout, [Message(id, (), 0) for id in ids])
+    queue.spout().pendingAcks().release(name)
+    spout.finish(ids)
+    assert queue.owners() == []
+    spout.close()
+
+
 def test_types_and_names_of_columns(database):
     kind = "timestamp with time zone" if database.postgres else "timestamp"
     database.run(f"create table shop (key text primary key, price numeric(8, 2), at {kind}, {', '.join(NOTES)})")

@@ -189,6 +189,25 @@ def test_a_row_with_a_lower_number_that_is_committed_later_is_not_left_out(postg
         assert counted(tester) == once((1, "a"), (2, "late"), (3, "early"))
 
 
+def test_available_now_waits_for_each_of_several_tables(postgres, postgres_database):
+    database = postgres_database
+    events(database, "a", table="old")
+    events(database, table="new")
+    made = SqlPartitionedSpout(database.url, ["old", "new"], "id")
+    spout, ending = opened(made), opened(made)
+    ending.prepareForAvailableNow()
+    with closing(spout), closing(ending), closing(postgres.connect(database.name)) as late:
+        late.execute("begin; insert into new (what) values ('late')")
+        events(database, "early", table="new")
+        assert spout.isReady(), "it does not end, and goes on with what can be read"
+        for _ in range(2):
+            with pytest.raises(FailedException, match="rows of new up to 2 wait for 1 open transactions"):
+                ending.isReady()
+        late.execute("commit; begin; insert into new (what) values ('later')")  # of the next run
+        assert ending.isReady()
+        assert ending.planPartitionBatch(1, None)["rows"] == 2
+
+
 def test_who_never_stops_writing_does_not_keep_rows_back(postgres, postgres_database):
     database = postgres_database
     events(database, "a")

@@ -143,6 +143,10 @@ def open_engine(url: str, *, pooled: bool = False, lock_secs: float | None = Non
         connect = {"check_same_thread": False} | ({} if lock_secs is None else {"timeout": lock_secs})
     elif parsed.get_dialect().driver in ("psycopg", "psycopg2"):
         connect = {name: value for name, value in _LIBPQ.items() if name not in parsed.query}
+        if parsed.get_dialect().driver == "psycopg":
+            # Behind a pooler, the session of the next transaction may have another client's statement under the name:
+            # rows would go into another table.
+            connect["prepare_threshold"] = None
     return sqlalchemy.create_engine(parsed, connect_args=connect, **options)
 
 
@@ -173,10 +177,13 @@ def count_up(engine: Any, queries: Sequence[Any]) -> int:
 # ---- one connection
 
 # SET LOCAL, by a query: it ends with the transaction, so a pooler's next client has nothing of it. Who waits for a lock
-# longer than this tells it, and tries again; a limit that the server or the URL gives is left alone.
+# longer than this tells it, and tries again; a limit that the server or the URL gives is left alone. Of a host that is
+# lost, the server keeps the locks for two hours unless it is to ask after a minute.
 SETTINGS = """
     select set_config('application_name', %s, true), set_config('lock_timeout',
-        case current_setting('lock_timeout') when '0' then '30s' else current_setting('lock_timeout') end, true)
+        case current_setting('lock_timeout') when '0' then '30s' else current_setting('lock_timeout') end, true),
+        set_config('tcp_keepalives_idle', '30', true), set_config('tcp_keepalives_interval', '10', true),
+        set_config('tcp_keepalives_count', '3', true)
 """
 
 _ROW_STATES = ("20", "21", "38", "44", "54000", "P0")
@@ -289,7 +296,7 @@ class SqlConnection:
         """End sessions of drivers that were replaced, by the name of their transaction; where the database can.
 
         One that is stopped in the middle of its transaction would hold the marker's lock for as long as it is stopped,
-        and one whose host is lost until the server finds that out: two hours by default.
+        and one whose host is lost until the server finds that out.
         """
         if not self.postgres:
             return

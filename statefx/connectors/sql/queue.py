@@ -50,6 +50,9 @@ CHUNK = 500
 class _Jobs:
     """The table, and who has which of its rows; plain data, and a connection that is made where it is needed."""
 
+    is_text = False
+    """Whether ids are texts; else they are whole numbers."""
+
     def __init__(self, url: str, location: str, name: str, id: str) -> None:
         self.url, self.name, self.id = url, name, id
         self.target = f"{location}#{name}"
@@ -57,7 +60,7 @@ class _Jobs:
         self._lock = threading.RLock()  # a handler of signals may close it in the middle of a call
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"url": self.url, "name": self.name, "id": self.id, "target": self.target}
+        return {name: getattr(self, name) for name in ("url", "name", "id", "target", "is_text")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -69,7 +72,9 @@ class _Jobs:
         sa = alchemy()
         space, _, plain = self.name.rpartition(".")
         notes = (sa.column(OWNER, sa.Text()), sa.column(UNTIL, sa.Float()), sa.column(TRIES, sa.Integer()))
-        return sa.table(plain, sa.column(self.id), *notes, schema=space or None)
+        # Else the first of several ids gives all its type: behind one of 32 bits, PostgreSQL refuses larger ones.
+        id = sa.column(self.id, sa.Text() if self.is_text else sa.BigInteger())
+        return sa.table(plain, id, *notes, schema=space or None)
 
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
@@ -203,17 +208,16 @@ class SqlQueueSpout(QueueSpout):
             raise TopologyError(
                 f"{location}: {jobs.name} lacks columns in which tasks note who has a row: {'; '.join([*adds, index])}"
             )
+        kind, lite = columns[jobs.id]["type"], connection.dialect.name == "sqlite"
+        jobs.is_text = isinstance(kind, alchemy().String)
+        if not jobs.is_text and not isinstance(kind, alchemy().Integer):
+            raise TopologyError(f"{location}: {jobs.name}.{jobs.id} is {kind}; an id is a whole number or a text")
         try:
             check_columns(connection, jobs.table, _NOTE_FIELDS, (), f"{location}: {jobs.name}")
         except SinkError as error:
             raise TopologyError(error.message) from None
-        lite = connection.dialect.name == "sqlite"
-        if lite and not isinstance(columns[jobs.id]["type"], alchemy().String):
+        if lite and not jobs.is_text:
             _refuse_reuse(connection, jobs, location)
-        self._is_text = isinstance(columns[jobs.id]["type"], alchemy().String)
-        if not self._is_text and not isinstance(columns[jobs.id]["type"], alchemy().Integer):
-            kind = columns[jobs.id]["type"]
-            raise TopologyError(f"{location}: {jobs.name}.{jobs.id} is {kind}; an id is a whole number or a text")
         others = {name: column for name, column in columns.items() if name not in _NOTES}
         schema = fields_of(others, f"{location}: {jobs.name}", lite=lite) if given is None else given
         self._as_text = read_as_text(schema, columns, lite=lite)
@@ -236,7 +240,7 @@ class SqlQueueSpout(QueueSpout):
             engine.dispose()
 
     def pendingAcks(self) -> PendingAcks:
-        return _PendingAcks(self._jobs, is_text=self._is_text, idle_secs=self._idle_secs)
+        return _PendingAcks(self._jobs, self._idle_secs)
 
     def connect(self, context: Context) -> None:
         self._begun = False
@@ -345,9 +349,8 @@ def _refuse_reuse(connection: sa.Connection, jobs: _Jobs, location: str) -> None
 class _PendingAcks(PendingAcks):
     """A name stands in the place of the owner, with no time."""
 
-    def __init__(self, jobs: _Jobs, *, is_text: bool, idle_secs: float) -> None:
+    def __init__(self, jobs: _Jobs, idle_secs: float) -> None:
         self._jobs = jobs
-        self._is_text = is_text
         self._idle_secs = idle_secs
 
     @property
@@ -366,7 +369,7 @@ class _PendingAcks(PendingAcks):
             ]
             mine = table.c[OWNER].in_([owner, name, *before])
             count = 0
-            for some in jobs.rows(list(ids) if self._is_text else list(map(int, ids))):
+            for some in jobs.rows(list(ids) if jobs.is_text else list(map(int, ids))):
                 change = table.update().where(some, mine).values({OWNER: name, UNTIL: None})
                 count += connection.execute(change).rowcount
             if count != len(ids):

@@ -6,7 +6,10 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from functools import cached_property
+from functools import cache, cached_property
+from itertools import chain, groupby
+from operator import itemgetter
+from sys import getsizeof
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
@@ -62,6 +65,9 @@ _ROLLS_BACK = re.compile(r"\b(?:conflict|or)\s+rollback\b|\braise\s*\(\s*rollbac
 
 _STYLES = {"qmark": "qmark", "numeric": "numeric", "named": "numeric"}
 
+_CHUNK_ROWS, _CHUNK_BYTES = 30, 1 << 20
+"""How many rows one statement of PostgreSQL writes: it plans each anew, and takes 1 GB and 65,535 values at most."""
+
 Parameters = tuple[Any, ...]
 """A row as the database's driver takes it."""
 
@@ -93,7 +99,7 @@ class SqlTable(Target):
         self._changed_values: list[tuple[int, str, Mask]] | None = None
         self._convert = [converter(field.type, lite=self._database.lite) for field in fields]
         if self._database.lite:  # names there are alike in small letters and in capitals
-            self._table_name = self._table_name.lower()
+            self._table_name = _small(self._table_name)
             self._schema = "" if self._schema.lower() == "main" else self._schema
 
     # ---- descriptions
@@ -254,6 +260,7 @@ class SqlTable(Target):
             with self._database.transaction(keep=False) as connection:
                 self._find_schema(connection)
                 self._insert(connection, self._numbered(rows, 0))
+                self._check_constraints(connection)
         except RowRefusedError:
             with self._database.transaction(keep=False) as connection:
                 self._insert_parts(
@@ -293,12 +300,13 @@ class SqlTable(Target):
             # Statements of all rows were refused. In parts it is slower, and finds out which row it is.
             aside = 0
 
-            def refused(connection: sa.Connection, row: pa.RecordBatch, reason: str) -> None:
+            def insert(connection: sa.Connection) -> None:
                 nonlocal aside
-                self._put_aside(connection, marker, row, reason)
-                aside += 1
+                aside = self._insert_parts(
+                    connection, rows, lambda connection, row, reason: self._put_aside(connection, marker, row, reason)
+                )
 
-            self._publish(marker, previous, lambda connection: self._insert_parts(connection, rows, refused))
+            self._publish(marker, previous, insert)
             if aside:
                 logger.warning(
                     "%s: rows of transaction %d were refused, and are in %s: %d",
@@ -336,8 +344,11 @@ class SqlTable(Target):
         try:
             if self._database.dialect.driver == "psycopg" and not self._key and self._takes_copy(connection):
                 self._copy(cursor, rows)
+            elif self._database.postgres and self._key:
+                for size, chunks in groupby(self._chunks(rows), len):
+                    cursor.executemany(self._statement(size), ([*chain(*chunk)] for chunk in chunks))
             else:
-                cursor.executemany(self._statement, self._all_rows(rows))
+                cursor.executemany(self._statement(1), self._all_rows(rows))
         finally:
             cursor.close()
 
@@ -355,6 +366,20 @@ class SqlTable(Target):
         with cursor.copy(f"COPY {self._quoted} ({names}) FROM STDIN") as copy:
             for row in self._all_rows(rows):
                 copy.write_row(row)
+
+    def _chunks(self, rows: StagedRows) -> Iterator[list[Parameters]]:
+        """Yield rows that one statement writes, which may not replace a row twice."""
+        key_of = itemgetter(*map(self._fields.names.index, self._key))
+        chunk, size = dict[Any, Parameters](), 0
+        for row in self._all_rows(rows):
+            key = key_of(row)
+            if key in chunk or len(chunk) == _CHUNK_ROWS or size > _CHUNK_BYTES:
+                yield list(chunk.values())
+                chunk, size = {}, 0
+            chunk[key] = row
+            size += sum(map(getsizeof, row))
+        if chunk:
+            yield list(chunk.values())
 
     def _all_rows(self, rows: StagedRows) -> Iterator[Parameters]:
         for batch in self._batches(rows):
@@ -410,20 +435,39 @@ class SqlTable(Target):
         return insert.on_conflict_do_update(index_elements=key, set_=rest)
 
     @cached_property
-    def _statement(self) -> str:
-        """The statement as text with positional parameters: rows through SQLAlchemy cost 2 us each."""
+    def _statement(self) -> Callable[[int], str]:
+        """The statement for some rows, as text with positional parameters: through SQLAlchemy a row costs 2 us."""
+        return cache(self._compiled)
+
+    def _compiled(self, rows: int) -> str:
         sqlalchemy = alchemy()
         dialect = self._database.dialect
         style = _STYLES.get(dialect.paramstyle, "format")
-        named = {name: sqlalchemy.bindparam(name) for name in self._fields.names}
+        named = [{name: sqlalchemy.bindparam(f"{name} {row}") for name in self._fields.names} for row in range(rows)]
         return str(self._insertion().values(named).compile(dialect=type(dialect)(paramstyle=style)))
 
     # ---- rows that the database refuses
 
-    def _insert_parts(self, connection: sa.Connection, rows: StagedRows, refused: Refused) -> None:
-        """Insert in halves of halves, down to the rows that are refused."""
-        if self._database.postgres:  # what is put off to COMMIT is refused there for all rows, and names none
+    def _check_constraints(self, connection: sa.Connection) -> None:
+        """Have no constraint wait for COMMIT, which would refuse all rows, and name none."""
+        if self._database.postgres:
             connection.exec_driver_sql("SET CONSTRAINTS ALL IMMEDIATE")
+
+    def _insert_parts(self, connection: sa.Connection, rows: StagedRows, refused: Refused) -> int:
+        """Insert in halves of halves, down to the rows that are refused, and return how many these are."""
+        try:
+            with connection.begin_nested():  # a row may refer to one that comes behind it
+                count = self._insert_halves(connection, rows, refused)
+                self._check_constraints(connection)
+                return count
+        except Exception as error:
+            if not self._database.is_refusal(error):
+                raise
+        self._check_constraints(connection)
+        return self._insert_halves(connection, rows, refused)
+
+    def _insert_halves(self, connection: sa.Connection, rows: StagedRows, refused: Refused) -> int:
+        count = 0
         self._find_changed_values(connection)
         for batch in self._batches(rows):
             changed = dict[int, str]()
@@ -433,18 +477,19 @@ class SqlTable(Target):
                 refused(connection, batch.slice(number, 1), reason)
             if changed:
                 batch = batch.take(pa.array([number for number in range(len(batch)) if number not in changed]))
-            self._insert_part(connection, batch, list(self._rows(batch)), refused)
+            count += len(changed) + self._insert_part(connection, batch, list(self._rows(batch)), refused)
+        return count
 
     def _insert_part(
         self, connection: sa.Connection, batch: pa.RecordBatch, rows: list[Parameters], refused: Refused
-    ) -> None:
+    ) -> int:
         if not rows:
-            return
+            return 0
         try:
             with connection.begin_nested():
                 cursor: Any = connection.connection.cursor()
                 try:
-                    cursor.executemany(self._statement, rows)
+                    cursor.executemany(self._statement(1), rows)
                 finally:
                     cursor.close()
         except Exception as error:
@@ -452,10 +497,12 @@ class SqlTable(Target):
                 raise
             if len(rows) == 1:
                 refused(connection, batch, reason_of(error))
-                return
+                return 1
             half = len(rows) // 2
-            self._insert_part(connection, batch.slice(0, half), rows[:half], refused)
-            self._insert_part(connection, batch.slice(half), rows[half:], refused)
+            return self._insert_part(connection, batch.slice(0, half), rows[:half], refused) + self._insert_part(
+                connection, batch.slice(half), rows[half:], refused
+            )
+        return 0
 
     def _put_aside(self, connection: sa.Connection, marker: Marker, row: pa.RecordBatch, reason: str) -> None:
         if self._dead_letters is None:
@@ -495,7 +542,7 @@ def _check_dead_letters(
     lite = connection.dialect.name == "sqlite"
 
     def name_of(table: Any) -> str:
-        return str(table.fullname).lower().removeprefix("main.") if lite else str(table.fullname)
+        return _small(table.fullname).removeprefix("main.") if lite else str(table.fullname)
 
     what = f"{target}: deadLetter={described.fullname!r}"
     if name_of(described) in map(name_of, others):
@@ -540,8 +587,10 @@ def _check_table(connection: sa.Connection, described: sa.Table, key: Sequence[s
                 target=target,
                 field=name,
             )
+    catalog = columns_of(connection, described)
     for name, column in found.items():
         filled = column["nullable"] or column.get("default") is not None or column.get("autoincrement") is True
+        filled = filled or column.get("computed") or catalog[name].rowid
         if name not in fields and not filled:
             raise SinkError(
                 f"{target}: column {name!r} must not be null, and the rows have no such field: emit it, "
@@ -562,10 +611,12 @@ def _check_table(connection: sa.Connection, described: sa.Table, key: Sequence[s
 # ---- the sink
 
 _UPSERTS = ("sqlite", "postgresql")
+_BACKENDS = (*_UPSERTS, "mysql", "mariadb")
+"""Whose locks keep a driver that was replaced from moving the marker. SQL Server, for one, has no ``FOR UPDATE``."""
 
 
 class SqlSink(StagedSink):
-    """Writes rows to a table of a database that SQLAlchemy reaches; each transaction once, and atomically.
+    """Writes rows to a table of SQLite, PostgreSQL, MySQL or MariaDB; each transaction once, and atomically.
 
     The rows of a transaction and the marker (table ``statefx_markers``) are written in one transaction of the database:
     both or neither. Rows wait in the checkpoint until then.
@@ -587,7 +638,8 @@ class SqlSink(StagedSink):
         transaction. Without it the first such row stops the sink, and ``query.status`` names it.
     validate : bool
         Whether each task tries its statement in prepare, and takes it back: rows that the database refuses then fail
-        the transaction while it can still be rolled back. It costs a second write.
+        the transaction while it can still be rolled back. Constraints that are put off to COMMIT are checked for the
+        rows of one task, without those of others. It costs a second write.
     txid : str, optional
         A column that the sink fills with the number of a row's transaction, BIGINT: then
         ``Checkpoint.restore(..., sinks="rewind")`` can take rows back. Not with `key`: of a row that was replaced
@@ -597,7 +649,7 @@ class SqlSink(StagedSink):
     Raises
     ------
     ConfigError
-        An argument can't be used, or SQLAlchemy is not installed.
+        An argument can't be used, the database is another one, or SQLAlchemy is not installed.
 
     Notes
     -----
@@ -617,6 +669,11 @@ class SqlSink(StagedSink):
         txid: str | None = None,
     ) -> None:
         parsed = SqlUrl(url, "SqlSink", "CollectSink to look at rows")
+        if parsed.backend not in _BACKENDS:
+            raise ConfigError(
+                f"SqlSink writes to {', '.join(_BACKENDS)}, not to {parsed.backend}, where rows might come twice: "
+                "write a StagedSink of your own, or use ForeachTransactionSink"
+            )
         if not isinstance(table, str) or not table:
             raise ConfigError(f"SqlSink needs the name of a table, got {table!r}")
         for name in filter(None, (table, deadLetter)):
@@ -729,15 +786,16 @@ class _SqlWriter(Stager):
 
 
 def _alike(names: Sequence[str]) -> list[str]:
-    """Return the first names that SQLite takes for one; it knows the letters of ASCII alone."""
+    """Return the first names that SQLite takes for one."""
     spelled: dict[str, list[str]] = {}
     for name in names:
-        spelled.setdefault("".join(map(_small, name)), []).append(name)
+        spelled.setdefault(_small(name), []).append(name)
     return next((alike for alike in spelled.values() if len(alike) > 1), [])
 
 
-def _small(letter: str) -> str:
-    return letter.lower() if letter.isascii() else letter
+def _small(name: str) -> str:
+    """Return a name in small letters, as far as SQLite knows letters: those of ASCII."""
+    return "".join(letter.lower() if letter.isascii() else letter for letter in name)
 
 
 def _has_far_date(column: pa.Array) -> bool:

@@ -411,6 +411,7 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
         self._settling = [Settling(holders_of(table), self.settle_secs or 0.0) for table in self.tables]
         self._bounds: list[Any] = [None] * len(self.tables)
         self._read: dict[int, Any] = {}
+        self._ends = False
 
     def close(self) -> None:
         if self._connection is not None:
@@ -418,6 +419,10 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
         if self._engine is not None:
             self._engine.dispose()
         self._engine = self._connection = None
+
+    def prepareForAvailableNow(self) -> None:
+        """Begin when each table can be read: other tables may have nothing new, and the query would end."""
+        self._ends = True
 
     def initPartitions(self, metadata: Mapping[int, Any]) -> None:
         """Refuse other tables, parts or columns than before: numbers of partitions and values stand for them."""
@@ -443,7 +448,10 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
                 )
 
     def isReady(self) -> bool:
-        """Look how far each table can be read; FailedException if rows are there, and none can be read yet."""
+        """Look how far each table can be read; FailedException if rows are there, and none can be read yet.
+
+        With ``availableNow`` also if those of one table can't.
+        """
         with self._connected() as connection:
             self._check_primary(connection)
             for number, (table, settling) in enumerate(zip(self.tables, self._settling, strict=True)):
@@ -459,7 +467,7 @@ class SqlPartitionedSpout(PartitionedTransactionalSpout):
                     ) from error
             connection.rollback()
         waiting = [settling for settling in self._settling if settling.blocked]
-        if waiting and not any(bound is not None for bound in self._bounds):
+        if waiting and (self._ends or all(bound is None for bound in self._bounds)):
             # Else a query that ends when there is nothing to read would end before it has read what is there.
             raise FailedException(f"{self.database}: {waiting[0].reason()}")
         return True
