@@ -178,13 +178,12 @@ class KafkaBroker:
         )
         limit = time.monotonic() + WAIT_SECS
         while True:
-            try:
+            with suppress(KafkaException):
                 if self.admin.list_topics(timeout=1).brokers:
                     return self
-            except KafkaException:
-                # While it does not count itself yet, it tells of a cluster without brokers: a client that hears so may
-                # ask nobody any more (librdkafka's issue 5301).
-                self.admin = AdminClient(self.client())
+            # While it does not count itself yet, it tells of a cluster without brokers: a client that hears so may ask
+            # nobody any more (librdkafka's issue 5301).
+            self.admin = AdminClient(self.client())
             ended = self._process.poll() is not None
             assert not ended, (self.folder / "log").read_text()
             assert time.monotonic() < limit, (self.folder / "log").read_text()
