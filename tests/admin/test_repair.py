@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 
-from statefx import Checkpoint, TopologyBuilder, TransactionalSpout, TransactionAttempt
+from statefx import Checkpoint, Topology, TopologyBuilder, TransactionalSpout, TransactionAttempt
 from statefx.admin import damage
 from statefx.admin.savepoints import go_back
 from statefx.command import main
@@ -261,6 +261,14 @@ def test_repaired_is_said_where_verify_finds_nothing_any_more(place: Path, which
         assert kept(keeper.folder) == after(8)
 
 
+def counting(spout: TransactionalSpout) -> Topology:
+    builder = TopologyBuilder("word-count")
+    builder.setSpout("lines", spout)
+    builder.setBolt("split", Split()).shuffleGrouping("lines")
+    builder.setBolt("count", Count()).fieldsGrouping("split", "word")
+    return builder.createTopology()
+
+
 @pytest.mark.parametrize("which", ["older", "newest"])
 def test_repair_keeps_what_an_attempt_that_was_rolled_back_has_read(place: Path, which: str) -> None:
     """A service, or a TransactionalMap, would take other rows for those of the attempt that was rolled back."""
@@ -276,11 +284,7 @@ def test_repair_keeps_what_an_attempt_that_was_rolled_back_has_read(place: Path,
                 collector.emit((f"word{number}",))
 
     looks: list[int] = [1]
-    builder = TopologyBuilder("word-count")
-    builder.setSpout("lines", Growing())
-    builder.setBolt("split", Split()).shuffleGrouping("lines")
-    builder.setBolt("count", Count()).fieldsGrouping("split", "word")
-    topology = builder.createTopology()
+    topology = counting(Growing())
     with Keeper(place) as keeper:
         tester = keeper.start(topology, limits=IMAGES)
         for _ in range(4):
@@ -320,11 +324,7 @@ def crash() -> None:
 
 @pytest.mark.parametrize("how", ["flipped", "deleted"])
 def test_a_spout_makes_another_plan_where_one_is_lost(place: Path, how: str) -> None:
-    builder = TopologyBuilder("word-count")
-    builder.setSpout("lines", LargePlans())
-    builder.setBolt("split", Split()).shuffleGrouping("lines")
-    builder.setBolt("count", Count()).fieldsGrouping("split", "word")
-    topology = builder.createTopology()
+    topology = counting(LargePlans())
     with Keeper(place) as keeper:
         tester = keeper.start(topology)
         tester.when("before COMMITTING(2, 0)", crash)
