@@ -113,7 +113,7 @@ class Count:
         """Start the count in a process group of its own; what it prints is passed on."""
         with self.errors.open("w") as errors:
             self.child = subprocess.Popen(
-                [*self.command, *arguments], stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+                [*self.command, *arguments], stdout=subprocess.PIPE, stderr=errors, text=True, process_group=0
             )
         self.reader = threading.Thread(target=self.pass_on, args=[self.child.stdout])
         self.reader.start()

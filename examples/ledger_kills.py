@@ -125,7 +125,7 @@ class Killed:
         """Start the ledger in a process group of its own, with its JVM."""
         self.feed()
         with self.said.open("w") as said:
-            return subprocess.Popen(self.command, stdout=said, stderr=said, start_new_session=True)
+            return subprocess.Popen(self.command, stdout=said, stderr=said, process_group=0)
 
     def let_run(self, child, secs=LOOK_SECS):
         """Wait; it is an error if the ledger ends meanwhile."""

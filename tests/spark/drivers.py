@@ -67,7 +67,7 @@ class Player:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                start_new_session=True,
+                process_group=0,
                 text=True,
             )
 
@@ -101,7 +101,7 @@ class Driver:
                 },
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,
+                process_group=0,
             )
 
     @property

@@ -30,9 +30,7 @@ def running(host, *command, **more):
     own = {"SPARK_LOCAL_IP": host, "SPARK_HOME": str(SPARK_HOME), "PYSPARK_PYTHON": sys.executable, **more}
     env = {**os.environ, **own}
     program = ["bash", str(SPARK_HOME / "bin" / "spark-class"), *map(str, command)]
-    process = subprocess.Popen(
-        program, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
+    process = subprocess.Popen(program, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0)
     try:
         yield process
     finally:

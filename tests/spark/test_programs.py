@@ -121,7 +121,7 @@ def started(place):
     command = [SUBMIT, "--master", "local[4]", "--conf", "spark.ui.enabled=false", job, place / "in", place / "ck"]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     with (place / "run.log").open("w+") as log:
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, process_group=0)
         yield process, log
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
