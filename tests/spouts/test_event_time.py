@@ -135,6 +135,19 @@ def test_nobody_is_idle_right_after_a_week_of_standing_still(tmp_path):
     assert watermarks(tester) == [10, 10, 15]
 
 
+@pytest.mark.parametrize("secs", [-3600, -40, -2, 40, 3600])
+def test_nobody_is_idle_since_the_clock_was_set(secs, tmp_path):
+    """A partition without a row in just the transaction after it is not one that had none since the driver began."""
+    script = [[[10], [10]], [[20], [15]], [[30], []], [[40], []], [[50], [18]]]
+    with timed.begun(timed.topology(Planned(script), idleAfter="1 minute"), tmp_path) as driver:
+        for number in range(len(script)):
+            driver.advance(100 if number == 1 else 1)
+            if number == 2:
+                driver._began += secs
+            driver.emit()
+        assert watermarks(driver) == [10, 15, 15, 15, 18]
+
+
 class Commits(Watch):
     """Has something to do at each commit."""
 
