@@ -195,25 +195,25 @@ class EventTimes:
 
 
 class Numbers:
-    """Whole numbers from 0 on, of which those that are lacking are few, and the greatest."""
+    """Whole numbers from 0 on, of which those that are lacking are few, but for all from some number on."""
 
     def __init__(self, numbers: Iterable[int] = ()) -> None:
-        self._floor = 0
-        """All before it are there; `_above` are those that are there beyond it."""
-        self._above: set[int] = set()
+        self._stop = 0
+        """All from it on are lacking, and before it those of `_lacking`: one that never comes costs nobody else."""
+        self._lacking: set[int] = set()
         self.update(numbers)
 
     def update(self, numbers: Iterable[int]) -> None:
-        self._above.update(number for number in numbers if number >= self._floor)
-        while self._floor in self._above:
-            self._above.discard(self._floor)
-            self._floor += 1
+        for number in sorted(numbers):
+            self._lacking.update(range(self._stop, number))
+            self._stop = max(self._stop, number + 1)
+            self._lacking.discard(number)
 
     def __contains__(self, number: object) -> bool:
-        return isinstance(number, int) and (0 <= number < self._floor or number in self._above)
+        return isinstance(number, int) and 0 <= number < self._stop and number not in self._lacking
 
     def lacking(self, stop: int) -> list[int]:
-        return [number for number in range(self._floor, stop) if number not in self._above]
+        return [*sorted(number for number in self._lacking if number < stop), *range(self._stop, stop)]
 
 
 def _by_source(unit_times: Iterable[str]) -> dict[str, list[tuple[int, str]]]:
