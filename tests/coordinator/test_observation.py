@@ -223,6 +223,21 @@ def test_event_time_of_partitions_that_are_finished_is_not_kept(place):
         assert observer._moved["spout"].keys() == tester._coordinator.log.state.unit_times.keys()
 
 
+@pytest.mark.parametrize("secs", [-3600, -1, 3600])
+def test_rates_are_those_of_the_time_that_has_passed_whatever_the_clock_is_set_to(secs, place):
+    with TopologyTester(word_count(), place) as tester:
+        observer = observer_of(tester)
+        for number in range(3):
+            tester.send(lines("to be"))
+            tester.advance(2)
+            if number == 1:
+                tester._began += secs
+        found = observer.document()
+    assert found["ratesOverSecs"] == 6
+    assert [edge["rowsPerSec"] for edge in found["edges"]] == [0.5, 1.0]
+    assert [one["rowsInPerSec"] for one in found["components"].values()] == [0.0, 0.5, 1.0]
+
+
 def add(rates, now, rows, began=0.0):
     sums = rates.until(now, began).setdefault("edge", {"rows": 0.0})
     sums["rows"] += rows
