@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
+import random
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -32,12 +34,18 @@ PAUSE_SHARE = 0.25
 looks at everything that is there. At 20 transactions a second those are 1,200 files for each task."""
 
 WAIT_SECS = 10.0
+LOOK_SECS = 1.0
+"""How long it lists before it deletes: a small part of `WAIT_SECS`."""
+
 VERSIONS_KEPT = 100
 """How many transactions back a version stays readable, whatever its files were merged into: for who has read the log
 and opens state some seconds later, and for tasks that are late."""
 
 
 _STATE = "state/"
+
+_Whose = TaskId | Participant | None
+"""Whose files are swept; None: nobody's, of bolts that were dropped and writers that died."""
 
 
 class OwnThread:
@@ -72,8 +80,8 @@ def _logged(do: Callable[[], object]) -> None:
 class Janitor:
     """Sweeps the namespaces of one generation now and then.
 
-    Why a sweep may not delete what is needed: this class lists all namespaces *before* it reads the log, once for
-    all of them, and refuses to go on if a newer generation stands there; the provider deletes only what was listed,
+    Why a sweep may not delete what is needed: this class lists some namespaces *before* it reads the log, once for
+    all of these, and refuses to go on if a newer generation stands there; the provider deletes only what was listed,
     after it has made sure that no newer generation has fenced it. So a sweep may run while transactions do, and a
     driver that was replaced while it swept deletes nothing that its successor may need; why, says
     `statefx.state.changelog.sweeping`.
@@ -95,7 +103,6 @@ class Janitor:
     run: OwnThread | Callable[[Callable[[], object]], None] = field(default_factory=OwnThread)
     clock: Callable[[], float] = time.monotonic
     _due: float = field(default=-math.inf, init=False)
-    _strays: list[Stored] | None = field(default=None, init=False)
     _has_forgotten: bool = field(default=False, init=False)
 
     def committed(self, txid: int) -> None:
@@ -110,59 +117,75 @@ class Janitor:
             self.run.wait()
 
     def sweep(self) -> int:
-        """Sweep every namespace; return how many files were deleted. FencedError: a newer generation has taken over."""
-        return self.delete(self.look())
+        """Sweep all that there is; return how many files were deleted. FencedError: a newer generation has taken over.
 
-    def look(self) -> dict[TaskId, Sequence[Any]]:
-        found = {}
-        if self._strays is None:  # once: while this driver is the newest, no bolt is dropped
-            self._strays = list(self.folders.storage.list(_STATE))
-        for task in self.tasks:
-            try:
-                namespace = Namespace(self.lineage, self.kept_as.get(task.component, task.component), task.task)
-                found[task] = self.provider.artefacts(namespace, self.folders.storage)
-            except (StateError, OSError) as error:
-                _warn(task, error)
+        What was listed in `LOOK_SECS` is deleted before more is: who ends the driver does not wait for long, and in a
+        store some hundred listings take longer than that.
+        """
+        left, gone = self.in_turn(), 0
+        while left:
+            gone += self.delete(self.look(left))
+        return gone
+
+    def in_turn(self) -> deque[_Whose]:
+        """Return what there is to sweep. Each driver begins elsewhere: what one does not come to, another one does."""
+        found: deque[_Whose] = deque([*self.tasks, *self.others, None])
+        found.rotate(random.Random(self.generation).randrange(len(found)))
         return found
 
-    def delete(self, found: dict[TaskId, Sequence[Any]]) -> int:
+    def look(self, left: deque[_Whose]) -> list[tuple[_Whose, Sequence[Any]]]:
+        """Take what is `left` to sweep, and list its files, for `LOOK_SECS`."""
+        found: list[tuple[_Whose, Sequence[Any]]] = []
+        until = self.clock() + LOOK_SECS
+        while left and (not found or self.clock() < until):
+            swept = left.popleft()
+            try:
+                found.append((swept, self._files(swept)))
+            except (StateError, OSError) as error:
+                _warn(swept, error)
+        return found
+
+    def _files(self, swept: _Whose) -> Sequence[Any]:
+        storage = self.folders.storage
+        if isinstance(swept, Participant):  # it lists for itself
+            return ()
+        if swept is None:  # once: while this driver is the newest, no bolt is dropped
+            return () if self._has_forgotten else list(storage.list(_STATE))
+        namespace = Namespace(self.lineage, self.kept_as.get(swept.component, swept.component), swept.task)
+        return self.provider.artefacts(namespace, storage)
+
+    def delete(self, found: list[tuple[_Whose, Sequence[Any]]]) -> int:
         """Read the log, then delete those of the listed files (`found`) that no retained version needs."""
         # Rule 4.3: listed first, read second. A file that was prepared in between is not among those that were listed,
         # and one whose COMMITTING came in between is named by what is read now.
         state = check_newest(self.folders, self.generation)
-        pins = state.pinned_versions()
-        gone = self._forget({state.namespace(task).id for task in self.tasks} | pins.keys())
-        for task, files in found.items():
-            retained = self._retained(state, task, pins)
+        pins, gone = state.pinned_versions(), 0
+        for swept, files in found:
             try:
-                gone += self.provider.sweep(state.namespace(task), self.folders.storage, files, retained)
+                if swept is None:
+                    gone += self._forget(files, {state.namespace(task).id for task in self.tasks} | pins.keys())
+                elif isinstance(swept, Participant):
+                    gone += _sweep_other(swept, state)
+                else:
+                    retained = self._retained(state, swept, pins)
+                    gone += self.provider.sweep(state.namespace(swept), self.folders.storage, files, retained)
             except (StateError, OSError) as error:
-                _warn(task, error)
-        for participant in self.others:
-            try:
-                gone += participant.sweep(state)
-            except Exception:  # a target may be out of reach for a while, and that of a user's own raises anything
-                logger.warning("what %s has left behind was not swept", participant.name, exc_info=True)
-        with suppress(OSError):  # the next sweep deletes what is left
-            self.folders.storage.discard_unfinished("")  # of the log, of staged rows and of the sources' notes as well
+                _warn(swept, error)
         return gone
 
-    def _forget(self, kept: Collection[TaskId]) -> int:
-        """Delete what is kept under names of no bolt any more, unless a savepoint keeps it."""
-        strays = [each for each in self._strays or () if _owner(each.name) not in kept]
-        self._strays = []
-        for at in range(0, len(strays), BATCH):
-            check_fence(self.folders.storage, self.lineage, self.generation)  # rule 4.3: restore may bring a bolt back
-            self.folders.storage.delete(each.name for each in strays[at : at + BATCH])
-        if self._has_forgotten:
-            return len(strays)
-        try:
-            gone = self.provider.forget(self.lineage, kept, self.generation)
-        except (StateError, OSError) as error:
-            logger.warning("state that no bolt has any more was not deleted: %s", error)
-            return len(strays)
-        self._has_forgotten = True  # once, as with files
-        return len(strays) + gone
+    def _forget(self, files: Sequence[Stored], kept: Collection[TaskId]) -> int:
+        """Delete what is kept under names of no bolt any more, unless a savepoint keeps it, and what is unfinished."""
+        storage, gone = self.folders.storage, 0
+        if not self._has_forgotten:
+            strays = [each.name for each in files if _owner(each.name) not in kept]
+            for at in range(0, len(strays), BATCH):
+                check_fence(storage, self.lineage, self.generation)  # rule 4.3: restore may bring a bolt back
+                storage.delete(strays[at : at + BATCH])
+            gone = len(strays) + self.provider.forget(self.lineage, kept, self.generation)
+            self._has_forgotten = True
+        with suppress(OSError):  # the next sweep deletes what is left
+            storage.discard_unfinished("")  # of the log, of staged rows and of the sources' notes as well
+        return gone
 
     def _retained(self, state: LogState, task: TaskId, pins: Mapping[TaskId, Any]) -> Retention:
         name = str(task)
@@ -181,5 +204,14 @@ def _owner(name: str) -> TaskId | None:
     return None
 
 
-def _warn(task: TaskId, error: Exception) -> None:
-    logger.warning("state of %s was not swept: %s", task, error)
+def _sweep_other(participant: Participant, state: LogState) -> int:
+    try:
+        return participant.sweep(state)
+    except Exception:  # a target may be out of reach for a while, and that of a user's own raises anything
+        logger.warning("what %s has left behind was not swept", participant.name, exc_info=True)
+        return 0
+
+
+def _warn(swept: _Whose, error: Exception) -> None:
+    what = "what no bolt has any more" if swept is None else f"state of {swept}"
+    logger.warning("%s was not swept: %s", what, error)

@@ -40,7 +40,10 @@ _Given = ParamSpec("_Given")
 
 
 class Rates:
-    """Sums by name over the last transactions, those of `WINDOW_SECS` and the last one at least."""
+    """Sums by name over the last transactions, those of `WINDOW_SECS` and the last one at least.
+
+    Times are those of a clock that nobody sets: after one that is set back, all sums were of one moment.
+    """
 
     def __init__(self) -> None:
         self._slots: deque[tuple[float, float, dict[Any, dict[str, float]]]] = deque()
@@ -178,17 +181,18 @@ class Measures:
         registry.count(figures)
         if attempt.complete is not None:  # else a former driver's, which was rolled forward
             acks = attempt.complete.acks
-            self._count_rows(acks.values(), attempt.began)
+            self._count_rows(acks.values(), sum(attempt.secs.values()))
             self._count_trees(acks)
             for ack in acks.values():
                 self._count_calls(ack)
             self._users.committed(acks.values())
 
-    def _count_rows(self, acks: Iterable[Ack], began: float) -> None:
-        """Add up what acks say of rows and time; the driver waits for it: microseconds for each task."""
+    def _count_rows(self, acks: Iterable[Ack], secs: float) -> None:
+        """Add up what acks say of rows and time in `secs`; the driver waits for it: microseconds for each task."""
         tasks = self._tasks
         with self._lock:
-            sums = self._rates.until(self._now(), began)
+            now = self._clock()
+            sums = self._rates.until(now, now - secs)
             for ack in acks:
                 rows = sum(ack.received.values())
                 rows_in, rows_out = tasks.get(ack.id, (0, 0))
@@ -203,7 +207,7 @@ class Measures:
     def flow(self) -> Flow:
         """Return what has gone over edges and through tasks so far; any thread may call it."""
         with self._lock:
-            now = self._now()
+            now = self._clock()
             per_sec = self._rates.per_sec(now)
             sent = self.registry.counted("statefx_rows")
             return Flow(

@@ -165,8 +165,8 @@ class Observer:
         self._driver = process() | {"python": platform.python_version(), "statefx": version("statefx"), **self.versions}
         self._graph = graph_of(self.launch.topology, self.launch.settings.state_provider)
         self._config = _config(self.launch)
-        self._moved: dict[str, tuple[int, float]] = {}
-        """By unit of event time: how far it is, and since when."""
+        self._moved: dict[str, dict[str, tuple[int, float]]] = {}
+        """By source and unit of event time, of those that the log has: how far it is, and since when."""
         self._since: tuple[str, str] = ("starting", iso(self._began))
         self._error: BaseException | None = None
         self._how = ""
@@ -297,16 +297,20 @@ class Observer:
     def _event_time(self, state: LogState, name: str, held: tuple[str, int] | None, now: float) -> dict[str, Any]:
         """Return how far a source's event time is, and if one unit holds it back, which, how far, and since when."""
         units = {unit: known for unit, known in state.unit_times.items() if unit.partition("/")[0] == name}
-        for unit, known in units.items():
-            if self._moved.get(unit, (None, 0.0))[0] != known.time_us:
-                self._moved[unit] = known.time_us, known.at_ms / 1000 if known.at_ms else now
+        before = self._moved.get(name, {})
+        moved = self._moved[name] = {
+            unit: before[unit]
+            if unit in before and before[unit][0] == known.time_us
+            else (known.time_us, known.at_ms / 1000 if known.at_ms else now)
+            for unit, known in units.items()
+        }
         if not units:
             return {}
         newest = max(known.time_us for known in units.values())
         found: dict[str, Any] = {"newest": time_of(newest).isoformat()}
         if held is None or held[0].partition("/")[0] != name:
             return found
-        slowest, since = units.get(held[0]), self._moved.get(held[0], (0, self._began))[1]
+        slowest, since = units.get(held[0]), moved.get(held[0], (0, self._began))[1]
         return found | {
             "heldBackBy": re.sub(f"^{FINISHED}(?=/|$)", "finished partitions", held[0].partition("/")[2]),
             "time": None if slowest is None else time_of(slowest.time_us).isoformat(),

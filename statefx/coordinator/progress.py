@@ -280,8 +280,8 @@ class Progress:
         self._held: str | None = None
         """Since when nothing begins, where the query is paused."""
         self._waits = False
-        self._standing_since: float | None = None
-        self._stood_secs = 0.0
+        self._going_since: float | None = self.clock()
+        self._went_secs = 0.0
         self._asked: PendingCall | None = None
         self._calls: dict[str, float] = {}
         """Participants whose part of a commit runs on the driver now, by name, and since when."""
@@ -400,7 +400,7 @@ class Progress:
             since = self._stuck["since"] if self._stuck else iso(self.now())
             stuck = {"phase": str(phase), "txid": txid, "since": since, "reason": reason}
             self._stuck = None if phase is None else stuck
-            self._note_standing()
+            self._note_going()
 
     def reached(self, spout: str, said: Any) -> None:
         """Record how far a spout is in what is committed; it is asked when the newest transaction has ended."""
@@ -419,26 +419,26 @@ class Progress:
             since = self._away["since"] if self._away else iso(self.now())
             away = {"phase": "PLANNING", "txid": txid, "since": since, "reason": reason}
             self._away = away if reason else None
-            self._note_standing()
+            self._note_going()
 
     def held(self, held: bool) -> None:
         """Record that nothing begins, or that it does again."""
         with self._lock:
             self._held = (self._held or iso(self.now())) if held else None
-            self._note_standing()
+            self._note_going()
 
-    def _note_standing(self) -> None:
-        stands = bool(self._held or self._stuck or self._away or self._waits)
-        if stands != (self._standing_since is not None):
-            self._stood_secs = self.stood_secs
-            self._standing_since = self.clock() if stands else None
+    def _note_going(self) -> None:
+        goes = not (self._held or self._stuck or self._away or self._waits)
+        if goes != (self._going_since is not None):
+            self._went_secs = self.going_secs
+            self._going_since = self.clock() if goes else None
 
     @property
-    def stood_secs(self) -> float:
-        """For how long in all nothing could begin: it was held, something was tried again, or a spout was away."""
+    def going_secs(self) -> float:
+        """For how long in all something could begin: nothing held it, was tried again or had a spout be away."""
         with self._lock:
-            since = self._standing_since
-            return self._stood_secs + (0.0 if since is None else self.clock() - since)
+            since = self._going_since
+            return self._went_secs + (0.0 if since is None else self.clock() - since)
 
     @property
     def away_reason(self) -> str:

@@ -131,12 +131,12 @@ class RunningAttempts:
         since_ms = self._reading.since_ms
         if not self.checker.plan.timed or self.log.state.closed or since_ms is None:
             return None
-        read_ms = self._reading.at(round(self.progress.now() * 1000), self._stood_ms)
+        read_ms = self._reading.at(self._going_ms)
         return self._standstill.holder(self.log.state, read_ms, since_ms, self._partitions, self._times.finished)
 
     @property
-    def _stood_ms(self) -> int:
-        return round(self.progress.stood_secs * 1000)
+    def _going_ms(self) -> int:
+        return round(self.progress.going_secs * 1000)
 
     def order(self, attempt: Attempt) -> Order:
         """Return the instruction for an attempt's tasks; FailedException if a spout on the driver fails it.
@@ -208,7 +208,7 @@ class RunningAttempts:
         self.log.append(record)
         clock_ms = self.log.state.clock_ms(name.txid)
         assert clock_ms is not None
-        self._reading.begin(name.txid, clock_ms, self._stood_ms, self.log.state.decided)
+        self._reading.begin(name.txid, clock_ms, self._going_ms, self.log.state.decided)
 
     def processed(self, attempt: Attempt) -> None:
         """Make PROCESSED durable."""

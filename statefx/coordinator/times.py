@@ -65,7 +65,7 @@ def _period(clock_ms: int, secs: float) -> int:
 
 @dataclass
 class ReadingClock:
-    """The driver's clock without the time in which nothing was read: it tells how long a unit has had no row.
+    """A clock of the driver that nobody sets, and that stands while nothing is read: how long a unit has had no row.
 
     Rule 14.5: what comes while a transaction is tried again, a commit is retried or the driver is paused waits in all
     units. Another attempt has the time of the first one, so that it finds the same units idle.
@@ -76,20 +76,23 @@ class ReadingClock:
     _read_ms: dict[int, int] = field(default_factory=dict, init=False)
     """When the transactions in flight, and the last one that is decided, have begun."""
     _behind_ms: int = field(default=0, init=False)
-    """How far it is behind the driver's clock since the newest attempt began, and `_stood_ms` at that time."""
-    _stood_ms: int = field(default=0, init=False)
+    """How far it is behind `going_ms` since the newest attempt began."""
 
-    def begin(self, txid: int, clock_ms: int, stood_ms: int, decided: int) -> None:
-        """Begin an attempt; `stood_ms` is for how long in all nothing could begin, `decided` the last transaction."""
+    def begin(self, txid: int, clock_ms: int, going_ms: int, decided: int) -> None:
+        """Begin an attempt at `clock_ms`; `decided` is the last transaction that is.
+
+        `going_ms` is for how long in all something could begin. By a clock that is set back, times of this driver would
+        seem those of a former one, which tell nothing; by one that is set forward, units would be idle that have rows.
+        """
         self._read_ms = {number: at for number, at in self._read_ms.items() if decided <= number <= txid}
-        if self.since_ms is None:  # what stood before it does not count: it begins here
-            self.since_ms, self._stood_ms = clock_ms, stood_ms
-        self._read_ms.setdefault(txid, self.at(clock_ms, stood_ms))
-        self._behind_ms, self._stood_ms = clock_ms - self._read_ms[txid], stood_ms
+        if self.since_ms is None:  # what was before it does not count: it begins here
+            self.since_ms, self._behind_ms = clock_ms, going_ms - clock_ms
+        self._read_ms.setdefault(txid, self.at(going_ms))
+        self._behind_ms = going_ms - self._read_ms[txid]
 
-    def at(self, clock_ms: int, stood_ms: int) -> int:
+    def at(self, going_ms: int) -> int:
         """Return what it shows while nothing begins."""
-        return clock_ms - self._behind_ms - (stood_ms - self._stood_ms)
+        return going_ms - self._behind_ms
 
     def of(self, txid: int) -> int:
         """Return when a transaction of this driver has begun; `since_ms` for others, which tell nothing."""
@@ -192,25 +195,25 @@ class EventTimes:
 
 
 class Numbers:
-    """Whole numbers from 0 on, of which those that are lacking are few, and the greatest."""
+    """Whole numbers from 0 on, of which those that are lacking are few, but for all from some number on."""
 
     def __init__(self, numbers: Iterable[int] = ()) -> None:
-        self._floor = 0
-        """All before it are there; `_above` are those that are there beyond it."""
-        self._above: set[int] = set()
+        self._stop = 0
+        """All from it on are lacking, and before it those of `_lacking`: one that never comes costs nobody else."""
+        self._lacking: set[int] = set()
         self.update(numbers)
 
     def update(self, numbers: Iterable[int]) -> None:
-        self._above.update(number for number in numbers if number >= self._floor)
-        while self._floor in self._above:
-            self._above.discard(self._floor)
-            self._floor += 1
+        for number in sorted(numbers):
+            self._lacking.update(range(self._stop, number))
+            self._stop = max(self._stop, number + 1)
+            self._lacking.discard(number)
 
     def __contains__(self, number: object) -> bool:
-        return isinstance(number, int) and (0 <= number < self._floor or number in self._above)
+        return isinstance(number, int) and 0 <= number < self._stop and number not in self._lacking
 
     def lacking(self, stop: int) -> list[int]:
-        return [number for number in range(self._floor, stop) if number not in self._above]
+        return [*sorted(number for number in self._lacking if number < stop), *range(self._stop, stop)]
 
 
 def _by_source(unit_times: Iterable[str]) -> dict[str, list[tuple[int, str]]]:

@@ -39,6 +39,8 @@ from statefx.protocol.identity import TaskId, TransactionAttempt
 from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester, rows
 from statefx.testing.faults import JobFails
+from tests.spouts import timed
+from tests.spouts.timed import PlannedEnds, begun
 from tests.testing.topologies import SMALL, lines, totals, word_count
 
 WAIT_SECS = 20.0
@@ -205,6 +207,35 @@ def test_a_retried_transaction_shows_each_attempt(place):
         tester.send(lines("a"), JobFails())
         found = [(each["attempt"], each["outcome"]) for each in observer.document()["transactions"]]
     assert found == [(0, "rolled back"), (1, "committed")]
+
+
+def test_event_time_of_partitions_that_are_finished_is_not_kept(place):
+    """The first stays open and holds the others, which come and go."""
+    ends = range(4)
+    script = [[[1], *([2] if number < end else [3] if number == end else [] for end in ends)] for number in ends]
+    with begun(timed.topology(PlannedEnds(script, [None, *ends])), place) as tester:
+        observer = observer_of(tester)
+        for _ in script:
+            tester.emit()
+            tester.advance(1)
+            told = observer.document()["sources"]["spout"]["eventTime"]
+            assert (told["heldBackBy"], told["silentSecs"]) == ("0", tester.txid - 1)
+        assert observer._moved["spout"].keys() == tester._coordinator.log.state.unit_times.keys()
+
+
+@pytest.mark.parametrize("secs", [-3600, -1, 3600])
+def test_rates_are_those_of_the_time_that_has_passed_whatever_the_clock_is_set_to(secs, place):
+    with TopologyTester(word_count(), place) as tester:
+        observer = observer_of(tester)
+        for number in range(3):
+            tester.send(lines("to be"))
+            tester.advance(2)
+            if number == 1:
+                tester._began += secs
+        found = observer.document()
+    assert found["ratesOverSecs"] == 6
+    assert [edge["rowsPerSec"] for edge in found["edges"]] == [0.5, 1.0]
+    assert [one["rowsInPerSec"] for one in found["components"].values()] == [0.0, 0.5, 1.0]
 
 
 def add(rates, now, rows, began=0.0):

@@ -1,12 +1,15 @@
 """Event time of spouts: the watermark in tasks, what holds it, and that it never goes back."""
 
+import pickle
 import random
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import pairwise
 
 import pytest
 
 from statefx import BasicBolt, BatchBolt, TopologyBuilder
+from statefx.coordinator.times import Numbers
 from statefx.errors import FailedException, TopologyError
 from statefx.log.log import read_state
 from statefx.storage import FolderStorage
@@ -133,6 +136,19 @@ def test_nobody_is_idle_right_after_a_week_of_standing_still(tmp_path):
     tester = tester.restart(now=START + timedelta(days=7))
     tester.drain()
     assert watermarks(tester) == [10, 10, 15]
+
+
+@pytest.mark.parametrize("secs", [-3600, -40, -2, 40, 3600])
+def test_nobody_is_idle_since_the_clock_was_set(secs, tmp_path):
+    """A partition without a row in just the transaction after it is not one that had none since the driver began."""
+    script = [[[10], [10]], [[20], [15]], [[30], []], [[40], []], [[50], [18]]]
+    with timed.begun(timed.topology(Planned(script), idleAfter="1 minute"), tmp_path) as driver:
+        for number in range(len(script)):
+            driver.advance(100 if number == 1 else 1)
+            if number == 2:
+                driver._began += secs
+            driver.emit()
+        assert watermarks(driver) == [10, 15, 15, 15, 18]
 
 
 class Commits(Watch):
@@ -382,6 +398,29 @@ def test_what_finished_partitions_had_in_flight_counts(pending, tmp_path):
         driver.advance(61)
         driver.emit()
         assert watermarks(driver)[-1] == 100
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_numbers_are_those_that_came_in_whatever_order(seed):
+    chance = random.Random(seed)
+    came = chance.sample(range(30), chance.randint(0, 30))
+    cuts = sorted(chance.randint(0, len(came)) for _ in range(4))
+    numbers = Numbers(came[: cuts[0]])
+    for start, stop in pairwise([*cuts, len(came)]):
+        numbers.update(came[start:stop])
+    for stop in (0, *cuts, 30, 35):
+        assert numbers.lacking(stop) == [number for number in range(stop) if number not in came]
+    assert [number for number in range(-1, 35) if number in numbers] == sorted(came)
+
+
+@pytest.mark.parametrize("open_now", [[], [0], [0, 7, 9_998]])
+def test_partitions_that_are_finished_cost_nothing_beside_some_that_stay_open(open_now):
+    numbers = Numbers()
+    for number in range(10_000):
+        if number not in open_now:
+            numbers.update([number])
+    assert len(pickle.dumps(numbers)) < 200
+    assert numbers.lacking(10_001) == [*open_now, 10_000]
 
 
 # ---- Event time under random schedules, against a plain reference: scripts, idle partitions, restarts and crashes.

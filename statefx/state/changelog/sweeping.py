@@ -46,11 +46,14 @@ def sweep(
     needed = _Needed(changelog, known, retained)
     youngest = clock() - retained.min_age_secs
     passed = [each.name for each in known if each.modified <= youngest and not needed.keeps(each)]
-    gone = [name for part in _parts(passed, _HEADS) for name in _of_generation(changelog, part, retained.generation)]
-    for batch in _parts(gone, BATCH):
-        check_fence(changelog.storage, changelog.namespace.lineage, retained.generation)
-        changelog.storage.delete(batch)
-    return len(gone)
+    gone = 0
+    for part in _parts(passed, BATCH):  # one after the other: a sweep that is killed has deleted what it has looked at
+        names = [name for few in _parts(part, _HEADS) for name in _of_generation(changelog, few, retained.generation)]
+        if names:
+            check_fence(changelog.storage, changelog.namespace.lineage, retained.generation)
+            changelog.storage.delete(names)
+            gone += len(names)
+    return gone
 
 
 def _parts(names: Sequence[str], size: int) -> list[Sequence[str]]:
