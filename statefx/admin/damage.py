@@ -308,8 +308,8 @@ class Repair:
     rebuilt : tuple of str
         Tasks (``count/0``) whose state is read from other files than before: an older snapshot, or changelogs alone.
     dropped : tuple of str
-        Damaged files that are not needed to go on, and that the log then names no more: snapshots, and plans of
-        spouts for transactions to come, who make others.
+        Damaged files that are not needed to go on, and that the log then names no more: snapshots, plans of spouts for
+        transactions to come, who make others, and notes of sources for them, which read again.
     undone : tuple of str
         Bolts and spouts that tools have rescaled, written, renamed or dropped since the state that is gone on from:
         they are again as they were then, and it is to be done once more.
@@ -358,7 +358,7 @@ class Repair:
         if self.rebuilt:
             lines.append(f"read from other files: {', '.join(self.rebuilt)}")
         if self.dropped:
-            lines.append(f"not needed (spouts make other plans): {', '.join(self.dropped)}")
+            lines.append(f"not needed (sources read again, spouts make other plans): {', '.join(self.dropped)}")
         if self.savepoints:
             lost = ", ".join(self.savepoints)
             lines.append(
@@ -404,7 +404,9 @@ def repair(
     planned = _with_sinks(planned, folders, found, pin, sinks, yes=yes)
     if yes:
         _keep_aside(folders, verified.damaged)
-        keeps_plans = not (planned.given_up or planned.undone or set(planned.dropped).intersection(_plans(found)))
+        # An attempt that was rolled back is read by its plan, or by the notes that its sources made for it.
+        lost = set(planned.dropped).difference(_snapshot_files(found))
+        keeps_plans = not (planned.given_up or planned.undone or lost)
         go_back(folders, found, provider, pin, sinks=sinks, keeps_plans=keeps_plans)
     return replace(planned, done=yes)
 
@@ -427,7 +429,9 @@ def _planned(folders: Folders, found: LogState, damaged: tuple[Damage, ...], pin
     changed = (name for name in sorted(pin.heads) if pin.snapshots.get(name) != now.snapshots.get(name))
     rebuilt = tuple(changed) if same else ()
     undone = () if same else _changed_since(folders, pin.state_txid)
-    dropped = tuple(sorted({each.path for each in damaged}.intersection((*_plans(found), *_snapshot_files(found)))))
+    beside = {ref.name for ref in files_beside(found)}.difference(ref.name for ref in files_beside(pin))
+    others = (*_plans(found), *_snapshot_files(found), *(beside if same else ()))
+    dropped = tuple(sorted({each.path for each in damaged}.intersection(others)))
     lost = tuple(sorted(name for name, one in found.pinned.items() if not _restorable(folders, found, one)))
     return Repair(folders.location, damaged, pin.state_txid, given_up, rebuilt, dropped, undone, lost, done=False)
 

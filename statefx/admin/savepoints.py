@@ -327,7 +327,7 @@ def _read_beside(folders: Folders, ref: FileRef, pin: Pin, then: str) -> bytes:
     return data
 
 
-def files_beside(state: LogState) -> list[FileRef]:
+def files_beside(state: LogState | Pin) -> list[FileRef]:
     """Return the files in which sources and spouts have put what was too large for the log."""
     said = (each for layers in state.committed_metadata.values() for each in layers)
     return [*state.notes.aside, *(each.file for each in said if each.file is not None)]
