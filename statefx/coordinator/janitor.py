@@ -131,7 +131,7 @@ class Janitor:
         # and one whose COMMITTING came in between is named by what is read now.
         state = check_newest(self.folders, self.generation)
         pins = state.pinned_versions()
-        gone = self._forget({state.namespace(task).id for task in self.tasks} | pins.keys())
+        gone = self._forget({state.namespace(task).id for task in self.tasks} | pins.keys(), state.decided)
         for task, files in found.items():
             retained = self._retained(state, task, pins)
             try:
@@ -147,7 +147,7 @@ class Janitor:
             self.folders.storage.discard_unfinished("")  # of the log, of staged rows and of the sources' notes as well
         return gone
 
-    def _forget(self, kept: Collection[TaskId]) -> int:
+    def _forget(self, kept: Collection[TaskId], txid: int) -> int:
         """Delete what is kept under names of no bolt any more, unless a savepoint keeps it."""
         strays = [each for each in self._strays or () if _owner(each.name) not in kept]
         self._strays = []
@@ -157,7 +157,7 @@ class Janitor:
         if self._has_forgotten:
             return len(strays)
         try:
-            gone = self.provider.forget(self.lineage, kept, self.generation)
+            gone = self.provider.forget(self.lineage, lambda task: task not in kept, self.generation, txid)
         except (StateError, OSError) as error:
             logger.warning("state that no bolt has any more was not deleted: %s", error)
             return len(strays)
