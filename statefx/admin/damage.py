@@ -24,18 +24,17 @@ from statefx.admin.reading import (
     provider_of,
     task_entries,
 )
-from statefx.admin.savepoints import check_sinks, files_beside, go_back, known_pins, said_of_sinks
+from statefx.admin.savepoints import changed_since, check_sinks, files_beside, go_back, known_pins, said_of_sinks
 from statefx.admin.savepoints import planned as restoration_of
 from statefx.errors import CheckpointError, StateCorruptedError, StateError, StatefxError
 from statefx.log import pins as kept
-from statefx.log.entries import read_entries
 from statefx.log.location import Folders
 from statefx.log.takeover import read_checkpoint
 from statefx.operators.waiting import group_of
 from statefx.protocol.identity import EMPTY, FileRef, Namespace, TaskId, Version
-from statefx.protocol.log_rules import apply, pin_of
+from statefx.protocol.log_rules import pin_of
 from statefx.protocol.log_state import LogState
-from statefx.protocol.records import Generation, Pin, Rescaled
+from statefx.protocol.records import Pin
 from statefx.state.changelog.chain import Changelog, Damaged, Kept, find_damage
 from statefx.state.changelog.files import snapshot_name
 from statefx.state.changelog.store import ChangelogProvider
@@ -428,7 +427,7 @@ def _planned(folders: Folders, found: LogState, damaged: tuple[Damage, ...], pin
     same = (pin.state_txid, pin.heads) == (now.state_txid, now.heads)
     changed = (name for name in sorted(pin.heads) if pin.snapshots.get(name) != now.snapshots.get(name))
     rebuilt = tuple(changed) if same else ()
-    undone = () if same else _changed_since(folders, pin.state_txid)
+    undone = changed_since(folders, pin)
     beside = {ref.name for ref in files_beside(found)}.difference(ref.name for ref in files_beside(pin))
     others = (*_plans(found), *_snapshot_files(found), *(beside if same else ()))
     dropped = tuple(sorted({each.path for each in damaged}.intersection(others)))
@@ -447,18 +446,6 @@ def _snapshot_files(found: LogState) -> Iterator[str]:
     for name, snapshots in found.snapshots.items():
         prefix = found.namespace(TaskId.parse(name)).prefix
         yield from (snapshot_name(prefix, each.version, each.checksum) for each in snapshots)
-
-
-def _changed_since(folders: Folders, txid: int) -> tuple[str, ...]:
-    """Return what tools have changed, behind a transaction or later ones: no number of a transaction tells of it."""
-    state, changed = LogState(), list[tuple[int, str]]()
-    for entry in read_entries(folders.storage):
-        state, record = apply(state, entry.record), entry.record
-        if isinstance(record, Rescaled):
-            changed += [(state.state_txid, bolt) for bolt in record.tasks]
-        elif isinstance(record, Generation):
-            changed += [(state.state_txid, id) for id in (*record.renamed.values(), *record.dropped)]
-    return tuple(sorted({id for since, id in changed if since >= txid}))
 
 
 def _newest_whole(folders: Folders, found: LogState) -> Pin:
