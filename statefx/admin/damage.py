@@ -28,6 +28,7 @@ from statefx.admin.savepoints import changed_since, check_sinks, files_beside, g
 from statefx.admin.savepoints import planned as restoration_of
 from statefx.errors import CheckpointError, StateCorruptedError, StateError, StatefxError
 from statefx.log import pins as kept
+from statefx.log.beside import named_files
 from statefx.log.location import Folders
 from statefx.log.takeover import read_checkpoint
 from statefx.operators.waiting import group_of
@@ -253,12 +254,10 @@ def _pinned(id: TaskId, state: LogState) -> _Needed:
 
 def _named(state: LogState) -> Iterator[FileRef]:
     """Yield the files that the log names beside state."""
-    known: list[LogState | Pin] = [state, *state.pinned.values()]
-    for each in known:
-        yield from each.notes.aside
-    said = [layer for each in known for layers in each.committed_metadata.values() for layer in layers]
-    said += [layer for by_spout in state.planned_metadata.values() for layer in by_spout.values()]
-    yield from (layer.file for layer in said if layer.file is not None)
+    yield from state.notes.aside
+    for pin in state.pinned.values():
+        yield from pin.notes.aside
+    yield from named_files(state)
 
 
 def _damage(found: Damaged, id: TaskId, codec: Codec) -> Damage:

@@ -128,7 +128,8 @@ def written_files(storage: Storage) -> set[str]:
     return {each.name for each in storage.list(FOLDER)}
 
 
-def named_files(state: LogState) -> Iterator[str]:
+def named_files(state: LogState) -> Iterator[FileRef]:
+    """Yield the files that the log names; one may come twice."""
     known = (state.committed_metadata, *(pin.committed_metadata for pin in state.pinned.values()))
     said = [each for by_spout in known for layers in by_spout.values() for each in layers]
     # Rule 9.4: also of transactions that are rolled back, since their next attempt reads the same.
@@ -136,4 +137,4 @@ def named_files(state: LogState) -> Iterator[str]:
     said += [
         each for entry in state.in_flight if entry.committing is not None for each in entry.committing.emitted.values()
     ]
-    yield from (each.file.name for each in said if each.file is not None)
+    yield from (each.file for each in said if each.file is not None)

@@ -267,7 +267,7 @@ class TransactionLog:
         folded = checkpoint(state)  # equal to what it was made of: it is not read back
         number = self._append(folded, state, text_of(folded))
         with suppress(OSError):  # the next fold deletes what is left
-            self.storage.delete(sorted(aside.difference(named_files(self.state))))
+            self.storage.delete(sorted(aside.difference(ref.name for ref in named_files(self.state))))
             self._delete_before(number)
             self.storage.discard_unfinished(FOLDER)
 
