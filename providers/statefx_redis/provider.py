@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from statefx.errors import ProviderError
@@ -15,6 +15,7 @@ from statefx.state.contract.store import (
     StateStore,
     Storage,
     TaskId,
+    Version,
     require,
 )
 from statefx_redis import scripts
@@ -85,18 +86,23 @@ class RedisStateProvider(StateProvider):
             gone += server.eval(scripts.DROP, keys, retained.generation, token)[0] == b"DROPPED"
         return gone
 
-    def forget(self, lineage: str, kept: Collection[TaskId], generation: int) -> int:
-        """Delete the namespaces that are registered, and none of `kept`."""
+    def forget(self, lineage: str, is_left: Callable[[TaskId], bool], generation: int, txid: int) -> int:
+        """Delete the namespaces that are registered, and left behind."""
+        from statefx_redis.store import mismatch  # noqa: PLC0415  # imports redis, an extra
+
         server, prefix, gone = self._server(), self._settings.prefix, 0
         keys = lineage_keys(prefix, lineage)
-        tags = {Names.of(prefix, Namespace(lineage, *task)).tag for task in kept}
         for found in server.call(keys[1], lambda client: client.smembers(keys[1])):
             names = Names(prefix, text(found))
-            if names.tag in tags or not names.are_of(lineage):
+            if not names.are_of(lineage) or not is_left(names.task):
                 continue
             tokens = self._tokens(server, names)
             there = [names.meta, names.data, names.order, names.tokens, *map(names.prepared, tokens)]
-            if server.eval(scripts.FORGET, there, generation)[0] == b"DROPPED":
+            answer, *ahead = server.eval(scripts.FORGET, there, generation, txid)
+            if answer == b"AHEAD":
+                kept = Version(int(ahead[0]), text(ahead[1]))
+                raise mismatch(Namespace(lineage, *names.task), names, Version(txid, ""), kept)
+            if answer == b"DROPPED":
                 # Behind the rest: a namespace that is not registered would be fenced, and forgotten, by nobody.
                 server.eval(scripts.UNREGISTER, keys, generation, names.tag)
                 gone += 1

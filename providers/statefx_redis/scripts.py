@@ -12,12 +12,12 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgpack
 
 from statefx.errors import FencedError, StateCorruptedError
-from statefx.state.contract.store import Namespace
+from statefx.state.contract.store import Namespace, TaskId
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,11 @@ class Names:
         """Return whether they can be names of a task of `lineage`."""
         of, *task = self.tag.split(":")
         return of == quote(lineage, "") and len(task) == 2 and task[1].isdecimal()
+
+    @property
+    def task(self) -> TaskId:
+        _, component, number = self.tag.split(":")
+        return TaskId(unquote(component), int(number))
 
     def _key(self, last: str) -> str:
         return f"{self.prefix}:{{{self.tag}}}:{last}"
@@ -403,11 +408,13 @@ if wrong then return wrong end
 local m, unsound = meta()
 if unsound then return unsound end
 if not m.known or tonumber(ARGV[1]) < m.generation then return {{'KEPT'}} end
+local txid = tonumber(m.next_txid or m.txid)
+if txid > tonumber(ARGV[2]) then return {{'AHEAD', txid, m.next_token or m.token}} end
 redis.call('UNLINK', unpack(KEYS))
 return {{'DROPPED'}}
 """
-"""keys of a namespace, and of all that is prepared in it; generation -> DROPPED; KEPT: it is a newer generation's, or
-about to be written for the first time."""
+"""keys of a namespace, and of all that is prepared in it; generation, txid -> DROPPED; KEPT: it is a newer
+generation's, or about to be written for the first time; AHEAD: it has come, or is about to come, further than that."""
 
 UNREGISTER = f"""{_NEWEST}
 redis.call('SREM', KEYS[2], ARGV[2])

@@ -24,18 +24,18 @@ from statefx.admin.reading import (
     provider_of,
     task_entries,
 )
-from statefx.admin.savepoints import check_sinks, files_beside, go_back, known_pins, said_of_sinks
+from statefx.admin.savepoints import changed_since, check_sinks, files_beside, go_back, known_pins, said_of_sinks
 from statefx.admin.savepoints import planned as restoration_of
 from statefx.errors import CheckpointError, StateCorruptedError, StateError, StatefxError
 from statefx.log import pins as kept
-from statefx.log.entries import read_entries
+from statefx.log.beside import named_files
 from statefx.log.location import Folders
 from statefx.log.takeover import read_checkpoint
 from statefx.operators.waiting import group_of
 from statefx.protocol.identity import EMPTY, FileRef, Namespace, TaskId, Version
-from statefx.protocol.log_rules import apply, pin_of
+from statefx.protocol.log_rules import pin_of
 from statefx.protocol.log_state import LogState
-from statefx.protocol.records import Generation, Pin, Rescaled
+from statefx.protocol.records import Pin
 from statefx.state.changelog.chain import Changelog, Damaged, Kept, find_damage
 from statefx.state.changelog.files import snapshot_name
 from statefx.state.changelog.store import ChangelogProvider
@@ -254,12 +254,10 @@ def _pinned(id: TaskId, state: LogState) -> _Needed:
 
 def _named(state: LogState) -> Iterator[FileRef]:
     """Yield the files that the log names beside state."""
-    known: list[LogState | Pin] = [state, *state.pinned.values()]
-    for each in known:
-        yield from each.notes.aside
-    said = [layer for each in known for layers in each.committed_metadata.values() for layer in layers]
-    said += [layer for by_spout in state.planned_metadata.values() for layer in by_spout.values()]
-    yield from (layer.file for layer in said if layer.file is not None)
+    yield from state.notes.aside
+    for pin in state.pinned.values():
+        yield from pin.notes.aside
+    yield from named_files(state)
 
 
 def _damage(found: Damaged, id: TaskId, codec: Codec) -> Damage:
@@ -308,8 +306,8 @@ class Repair:
     rebuilt : tuple of str
         Tasks (``count/0``) whose state is read from other files than before: an older snapshot, or changelogs alone.
     dropped : tuple of str
-        Damaged files that are not needed to go on, and that the log then names no more: snapshots, and plans of
-        spouts for transactions to come, who make others.
+        Damaged files that are not needed to go on, and that the log then names no more: snapshots, plans of spouts for
+        transactions to come, who make others, and notes of sources for them, which read again.
     undone : tuple of str
         Bolts and spouts that tools have rescaled, written, renamed or dropped since the state that is gone on from:
         they are again as they were then, and it is to be done once more.
@@ -358,7 +356,7 @@ class Repair:
         if self.rebuilt:
             lines.append(f"read from other files: {', '.join(self.rebuilt)}")
         if self.dropped:
-            lines.append(f"not needed (spouts make other plans): {', '.join(self.dropped)}")
+            lines.append(f"not needed (sources read again, spouts make other plans): {', '.join(self.dropped)}")
         if self.savepoints:
             lost = ", ".join(self.savepoints)
             lines.append(
@@ -404,7 +402,9 @@ def repair(
     planned = _with_sinks(planned, folders, found, pin, sinks, yes=yes)
     if yes:
         _keep_aside(folders, verified.damaged)
-        keeps_plans = not (planned.given_up or planned.undone or set(planned.dropped).intersection(_plans(found)))
+        # An attempt that was rolled back is read by its plan, or by the notes that its sources made for it.
+        lost = set(planned.dropped).difference(_snapshot_files(found))
+        keeps_plans = not (planned.given_up or planned.undone or lost)
         go_back(folders, found, provider, pin, sinks=sinks, keeps_plans=keeps_plans)
     return replace(planned, done=yes)
 
@@ -426,8 +426,10 @@ def _planned(folders: Folders, found: LogState, damaged: tuple[Damage, ...], pin
     same = (pin.state_txid, pin.heads) == (now.state_txid, now.heads)
     changed = (name for name in sorted(pin.heads) if pin.snapshots.get(name) != now.snapshots.get(name))
     rebuilt = tuple(changed) if same else ()
-    undone = () if same else _changed_since(folders, pin.state_txid)
-    dropped = tuple(sorted({each.path for each in damaged}.intersection((*_plans(found), *_snapshot_files(found)))))
+    undone = changed_since(folders, pin)
+    beside = {ref.name for ref in files_beside(found)}.difference(ref.name for ref in files_beside(pin))
+    others = (*_plans(found), *_snapshot_files(found), *(beside if same else ()))
+    dropped = tuple(sorted({each.path for each in damaged}.intersection(others)))
     lost = tuple(sorted(name for name, one in found.pinned.items() if not _restorable(folders, found, one)))
     return Repair(folders.location, damaged, pin.state_txid, given_up, rebuilt, dropped, undone, lost, done=False)
 
@@ -443,18 +445,6 @@ def _snapshot_files(found: LogState) -> Iterator[str]:
     for name, snapshots in found.snapshots.items():
         prefix = found.namespace(TaskId.parse(name)).prefix
         yield from (snapshot_name(prefix, each.version, each.checksum) for each in snapshots)
-
-
-def _changed_since(folders: Folders, txid: int) -> tuple[str, ...]:
-    """Return what tools have changed, behind a transaction or later ones: no number of a transaction tells of it."""
-    state, changed = LogState(), list[tuple[int, str]]()
-    for entry in read_entries(folders.storage):
-        state, record = apply(state, entry.record), entry.record
-        if isinstance(record, Rescaled):
-            changed += [(state.state_txid, bolt) for bolt in record.tasks]
-        elif isinstance(record, Generation):
-            changed += [(state.state_txid, id) for id in (*record.renamed.values(), *record.dropped)]
-    return tuple(sorted({id for since, id in changed if since >= txid}))
 
 
 def _newest_whole(folders: Folders, found: LogState) -> Pin:

@@ -42,7 +42,7 @@ from statefx.plan.levels import name_shown
 from statefx.protocol.identity import FileRef, TaskId, Version
 from statefx.protocol.log_rules import apply, checkpoint, pin_of
 from statefx.protocol.log_state import LogState, TakenBack
-from statefx.protocol.records import Generation, Lineage, Migrated, Pin, Record, Restored
+from statefx.protocol.records import Generation, Lineage, Migrated, Pin, Record, Rescaled, Restored
 from statefx.state.contract.store import StateProvider
 from statefx.storage import Storage
 from statefx.topology.checks import check_id
@@ -118,6 +118,9 @@ class Restoration:
     taken_back : Mapping[str, str]
         Sinks, with their targets, that take back what they have published after `txid`: when the topology starts the
         next time, before its first transaction.
+    undone : tuple of str
+        Bolts and spouts that tools have rescaled, written, renamed or dropped since the state that is gone on from, as
+        far as the log still knows: they are as they were then.
     """
 
     location: str
@@ -126,6 +129,7 @@ class Restoration:
     next_txid: int
     published: Mapping[str, int]
     taken_back: Mapping[str, str] = field(default_factory=dict)
+    undone: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         said = f"{self.location} goes on from transaction {self.txid}, with transaction {self.next_txid}"
@@ -133,7 +137,7 @@ class Restoration:
             verb = "was" if self.given_up == 1 else "were"
             past = counted(self.given_up, "transaction")
             said += f"; {past} after it {verb} given up, and what was read then comes again"
-        return said + self._of_sinks()
+        return said + self._of_others()
 
     @property
     def plan(self) -> str:
@@ -142,10 +146,13 @@ class Restoration:
         if self.given_up:
             which = _transactions(self.txid + 1, self.txid + self.given_up)
             said += f", and give up {which}: what was read then comes again"
-        return said + self._of_sinks()
+        return said + self._of_others()
 
-    def _of_sinks(self) -> str:
-        return "".join(f"; {each}" for each in said_of_sinks(self.published, self.taken_back))
+    def _of_others(self) -> str:
+        said = said_of_sinks(self.published, self.taken_back)
+        if self.undone:
+            said.append(f"as before they were rescaled, written, renamed or dropped: {', '.join(self.undone)}")
+        return "".join(f"; {each}" for each in said)
 
 
 def said_of_sinks(published: Mapping[str, int], taken_back: Mapping[str, str]) -> list[str]:
@@ -227,6 +234,8 @@ def _pin(folders: Folders, found: LogState, savepoint: str | None, txid: int | N
         return kept.pinned(found, savepoint, folders.location)
     if isinstance(txid, bool) or not isinstance(txid, int) or txid < 1:
         raise ConfigError(f"txid must be the number of a committed transaction, from 1, got {txid!r}")
+    if txid == (now := pin_of(found)).state_txid:
+        return now  # with what tools have done behind it, as readers see it, and as it is once the log was folded
     known = known_pins(folders)
     if txid in known:
         return known[txid]
@@ -262,6 +271,24 @@ def known_pins(folders: Folders, *, ancestors: bool = False) -> dict[int, Pin]:
         if isinstance(entry.record, Migrated):  # the provider of now has no version of before
             known.clear()
     return known
+
+
+def changed_since(folders: Folders, pin: Pin) -> tuple[str, ...]:
+    """Return what tools have changed since a pin, as far as the log still knows: no number of a transaction tells."""
+
+    def names_of(pin: Pin) -> tuple[object, ...]:
+        return pin.state_txid, pin.heads, pin.kept_as, pin.committed_metadata.keys()
+
+    state, changed = LogState(), set[str]()
+    for entry in read_entries(folders.storage):
+        state, record = apply(state, entry.record), entry.record
+        if isinstance(record, Rescaled):
+            changed |= record.tasks.keys()
+        elif isinstance(record, Generation):
+            changed |= {*record.renamed.values(), *record.dropped}
+        if names_of(pin_of(state)) == names_of(pin):
+            changed.clear()
+    return tuple(sorted(changed))
 
 
 def _open_all(folders: Folders, found: LogState, provider: StateProvider, pin: Pin) -> None:
@@ -327,7 +354,7 @@ def _read_beside(folders: Folders, ref: FileRef, pin: Pin, then: str) -> bytes:
     return data
 
 
-def files_beside(state: LogState) -> list[FileRef]:
+def files_beside(state: LogState | Pin) -> list[FileRef]:
     """Return the files in which sources and spouts have put what was too large for the log."""
     said = (each for layers in state.committed_metadata.values() for each in layers)
     return [*state.notes.aside, *(each.file for each in said if each.file is not None)]
@@ -349,7 +376,8 @@ def planned(folders: Folders, found: LogState, pin: Pin, sinks: str | None) -> R
     taken_back = _to_take_back(found, folders, pin, sinks)
     txid, given_up = pin.state_txid, max(0, found.state_txid - pin.state_txid)
     published = _published_since(found, txid)
-    return Restoration(folders.location, txid, given_up, found.committed + 1, published, taken_back)
+    undone = changed_since(folders, pin)
+    return Restoration(folders.location, txid, given_up, found.committed + 1, published, taken_back, undone)
 
 
 def _published_since(found: LogState, txid: int) -> dict[str, int]:
@@ -471,7 +499,7 @@ def copy_pin(
     """Write what a pin has kept to another folder, which becomes a checkpoint."""
     state = at_pin(found, pin)
     PinCopy(folders, provider, copies(state), "copy it", opened, progress=progress, pin=pin, to=to).run(state)
-    done = Restoration(to.location, pin.state_txid, 0, pin.txid + 1, {})
+    done = Restoration(to.location, pin.state_txid, 0, pin.txid + 1, {}, undone=changed_since(folders, pin))
     logger.info("%s", done)
     return done
 

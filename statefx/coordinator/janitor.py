@@ -163,7 +163,8 @@ class Janitor:
         for swept, files in found:
             try:
                 if swept is None:
-                    gone += self._forget(files, {state.namespace(task).id for task in self.tasks} | pins.keys())
+                    kept = {state.namespace(task).id for task in self.tasks} | pins.keys()
+                    gone += self._forget(files, kept, state.decided)
                 elif isinstance(swept, Participant):
                     gone += _sweep_other(swept, state)
                 else:
@@ -173,7 +174,7 @@ class Janitor:
                 _warn(swept, error)
         return gone
 
-    def _forget(self, files: Sequence[Stored], kept: Collection[TaskId]) -> int:
+    def _forget(self, files: Sequence[Stored], kept: Collection[TaskId], txid: int) -> int:
         """Delete what is kept under names of no bolt any more, unless a savepoint keeps it, and what is unfinished."""
         storage, gone = self.folders.storage, 0
         if not self._has_forgotten:
@@ -181,7 +182,9 @@ class Janitor:
             for at in range(0, len(strays), BATCH):
                 check_fence(storage, self.lineage, self.generation)  # rule 4.3: restore may bring a bolt back
                 storage.delete(strays[at : at + BATCH])
-            gone = len(strays) + self.provider.forget(self.lineage, kept, self.generation)
+            gone = len(strays) + self.provider.forget(
+                self.lineage, lambda task: task not in kept, self.generation, txid
+            )
             self._has_forgotten = True
         with suppress(OSError):  # the next sweep deletes what is left
             storage.discard_unfinished("")  # of the log, of staged rows and of the sources' notes as well

@@ -22,7 +22,7 @@ from statefx.protocol.identity import FileRef
 from statefx.protocol.jsonform import Json
 from statefx.protocol.log_state import LogState
 from statefx.protocol.metadata import INLINE_MAX_BYTES, BySpout, Metadata, merged
-from statefx.protocol.records import Committing, Preparing, Processed, Record
+from statefx.protocol.records import Committing, Pin, Preparing, Processed, Record, Restored
 from statefx.storage import Storage
 
 FOLDER = "metadata/"
@@ -39,6 +39,8 @@ def put_aside(record: Record, files: Files) -> Record:
         return replace(record, emitted=_put_each(record.emitted, files))
     if isinstance(record, Committing) and record.emitted:
         return replace(record, emitted=_put_each(record.emitted, files))
+    if isinstance(record, Restored):
+        return replace(record, pin=_closed_up(record.pin, files))
     return record
 
 
@@ -93,12 +95,30 @@ def committed_metadata(storage: Storage, state: LogState, spout: str) -> dict[st
 
 
 def compacted(storage: Storage, state: LogState, files: Files) -> LogState:
-    """Return the state with each spout's committed metadata in one place."""
+    """Return the state with each spout's committed metadata in one place, and those of savepoints in fewer."""
     together = dict(state.committed_metadata)
     for spout, layers in state.committed_metadata.items():
         if len(layers) > 1:
             together[spout] = (_put(Metadata(committed_metadata(storage, state, spout), whole=True), files),)
-    return replace(state, committed_metadata=together)
+    pinned = {name: _closed_up(pin, files) for name, pin in state.pinned.items()}
+    return replace(state, committed_metadata=together, pinned=pinned)
+
+
+def _closed_up(pin: Pin, files: Files) -> Pin:
+    """Return the pin with neighbouring layers in one, where they lie in a record: up to 64 kB of each transaction.
+
+    No file is put into another one: it would go, and somebody may be copying the savepoint.
+    """
+    closed: dict[str, tuple[Metadata, ...]] = {}
+    for spout, layers in pin.committed_metadata.items():
+        found: list[Metadata] = []
+        for layer in layers:
+            if found and found[-1].file is None and layer.file is None:
+                found[-1] = replace(found[-1], partitions={**found[-1].partitions, **layer.partitions})
+            else:
+                found.append(layer)
+        closed[spout] = tuple(_put(each, files) for each in found)
+    return replace(pin, committed_metadata=closed)
 
 
 class Newest:
@@ -128,7 +148,8 @@ def written_files(storage: Storage) -> set[str]:
     return {each.name for each in storage.list(FOLDER)}
 
 
-def named_files(state: LogState) -> Iterator[str]:
+def named_files(state: LogState) -> Iterator[FileRef]:
+    """Yield the files that the log names; one may come twice."""
     known = (state.committed_metadata, *(pin.committed_metadata for pin in state.pinned.values()))
     said = [each for by_spout in known for layers in by_spout.values() for each in layers]
     # Rule 9.4: also of transactions that are rolled back, since their next attempt reads the same.
@@ -136,4 +157,4 @@ def named_files(state: LogState) -> Iterator[str]:
     said += [
         each for entry in state.in_flight if entry.committing is not None for each in entry.committing.emitted.values()
     ]
-    yield from (each.file.name for each in said if each.file is not None)
+    yield from (each.file for each in said if each.file is not None)

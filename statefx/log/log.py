@@ -42,7 +42,7 @@ from statefx.log.entries import (
 )
 from statefx.protocol.log_rules import apply, checkpoint
 from statefx.protocol.log_state import LogState
-from statefx.protocol.records import Checkpoint, Record
+from statefx.protocol.records import Checkpoint, Preparing, Record
 from statefx.storage import Storage, sync_secs
 
 RECORDS_BEFORE_CHECKPOINT = 100
@@ -71,8 +71,10 @@ class TransactionLog:
     successor itself may have been asleep between its reading and that record, while the driver at work folded away what
     has its number: after this one record it looks whether anything that it had not read has been deleted.
 
-    After `limit` records everything is folded into a CHECKPOINT and older records are deleted. `clock` is in seconds
-    since the epoch, for the records.
+    After `limit` records everything is folded into a CHECKPOINT and older records are deleted: before the next
+    PREPARING alone, thus by a topology that runs, and in the thread that reads what spouts have said. RESTORED may name
+    files of before, which a fold would delete; and what ends a transaction, or goes back, has to go where a fold finds
+    damage. `clock` is in seconds since the epoch, for the records.
 
     * When `append` returns, the record is durable, no other writer has its number and no successor has been here.
     * When it raises, `state` is as before.
@@ -126,9 +128,7 @@ class TransactionLog:
         # Of what a reader will find in the bytes: else this driver and its successor might go on from two states.
         record = as_read(record, text)
         after = self._after(record, time_ms)
-        # Rule 3.3: a CHECKPOINT here would take the number at which drivers of before meet LINEAGE or GENERATION,
-        # and it is deleted one day.
-        if self._unfolded >= self._limit and not isinstance(record, (Checkpoint, *FENCING)):
+        if self._unfolded >= self._limit and isinstance(record, Preparing):
             self._fold(self._clock())
             after = self._after(record, time_ms)  # of the state that the fold has put together
         self._put(files)  # not before the fold, which would delete what no record names yet
@@ -267,7 +267,7 @@ class TransactionLog:
         folded = checkpoint(state)  # equal to what it was made of: it is not read back
         number = self._append(folded, state, text_of(folded))
         with suppress(OSError):  # the next fold deletes what is left
-            self.storage.delete(sorted(aside.difference(named_files(self.state))))
+            self.storage.delete(sorted(aside.difference(ref.name for ref in named_files(self.state))))
             self._delete_before(number)
             self.storage.discard_unfinished(FOLDER)
 

@@ -17,8 +17,10 @@ from statefx.command import main
 from statefx.coordinator.participants import SnapshotPolicy
 from statefx.errors import CheckpointError, CheckpointFormatError, ConfigError, StateCorruptedError
 from statefx.log.location import Folders
-from statefx.log.log import read_state
+from statefx.log.log import TransactionLog, read_state
+from statefx.protocol.identity import FileRef
 from statefx.protocol.metadata import INLINE_MAX_BYTES
+from statefx.protocol.records import Generation, Noted, SourceNotes
 from statefx.state.changelog.files import Artefact, read_heads, read_range
 from statefx.storage import FolderStorage
 from statefx.testing import Limits, TopologyTester
@@ -345,6 +347,22 @@ def test_a_spout_makes_another_plan_where_one_is_lost(place: Path, how: str) -> 
         tester = keeper.start(topology)
         tester.drain()
         assert tester.state("count") == {"to": 2, "be": 2, "or": 1, "not": 1}
+
+
+def test_notes_that_no_transaction_needs_are_given_up_where_they_are_lost(place: Path) -> None:
+    """Of an attempt that was rolled back, say: its sources read them again. No start goes on without."""
+    with Keeper(place) as keeper:
+        keeper.run(*WORK[:2]).close()
+        log = TransactionLog(FolderStorage(keeper.folder))
+        log.append(Generation(log.state.generation + 1, log.state.location, log.state.topology))
+        ref = FileRef.of("sources/lost.json", b"{}")
+        log.append(Noted(log.state.generation, SourceNotes(aside=(ref,))))
+        planned = Checkpoint(keeper.folder).repair()
+        assert (planned.txid, planned.given_up, planned.dropped) == (2, 0, (ref.name,))
+        assert str(planned).endswith("nothing was changed: stop the topology, and say --yes, or yes=True")
+        assert Checkpoint(keeper.folder).repair(yes=True).done
+        assert Checkpoint(keeper.folder).verify().ok
+        assert kept(keeper.folder) == after(2)
 
 
 @pytest.mark.slow

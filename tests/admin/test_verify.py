@@ -22,9 +22,12 @@ from statefx.command import main
 from statefx.errors import CheckpointError, StatefxError
 from statefx.log.location import Folders
 from statefx.log.takeover import read_checkpoint
+from statefx.protocol.metadata import INLINE_MAX_BYTES
 from statefx.storage import FolderStorage, Stored
-from statefx.testing import Limits, TopologyTester
+from statefx.testing import Crash, Limits, TopologyTester
 from tests.admin.checkpoints import Keep, Keeper, keeper, keeping, put, server
+from tests.spouts.numbers import Count, Opaque
+from tests.spouts.numbers import topology as numbers
 from tests.testing.places import place
 from tests.testing.topologies import SMALL
 
@@ -328,3 +331,34 @@ def test_from_a_shell(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert "1 damaged" in shown
         assert path.name in shown
         assert main(["verify", str(place / "nowhere")]) == 1
+
+
+class Says(Opaque):
+    """Its three partitions together are too large for the decision, those of each task are not for its ack."""
+
+    def upcoming(self, last: Any) -> Any:
+        return {**super().upcoming(last), "padding": "x" * (INLINE_MAX_BYTES * 2 // 5)}
+
+
+class Commits(Count):
+    def preCommit(self, txid: int) -> None:
+        pass
+
+
+@pytest.mark.slow
+def test_what_a_decision_names_that_no_bolt_has_carried_out_is_read(place: Path) -> None:
+    def crash() -> None:
+        raise Crash
+
+    with Keeper(place) as keeper:
+        tester = keeper.start(numbers(Says(place), Commits()))
+        tester.when("after COMMITTING(1, 0)", crash)
+        with pytest.raises(Crash):
+            tester.drain()
+        state = read_checkpoint(Folders(str(keeper.folder)))
+        assert state.committing is not None
+        assert Checkpoint(keeper.folder).verify().ok
+        (path,) = (keeper.folder / "metadata").iterdir()
+        flip(path, 70)
+        (damaged,) = Checkpoint(keeper.folder).verify().damaged
+        assert damaged.path == f"metadata/{path.name}"

@@ -14,6 +14,8 @@ from statefx.admin import tables
 from statefx.admin.columns import says
 from statefx.command import main
 from statefx.errors import CheckpointError, ConfigError
+from statefx.log.log import TransactionLog
+from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester, rows
 from tests.testing.places import place
 
@@ -256,3 +258,31 @@ def test_a_map_is_written_as_the_dict_that_it_was(place):
     assert kept(checkpoint) == before | {"w0": {"b": 3}, "new": {}}
     twice = pa.table({"word": ["w1"], "seen": pa.array([[("b", 3), ("b", 4)]], kind)})
     assert "'w1'" in said(checkpoint, twice)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folded", [False, True])
+@pytest.mark.parametrize("to", [None, "copy"])
+def test_the_last_transaction_is_gone_back_to_with_the_rows_written_behind_it(place, folded, to):
+    checkpoint = run(place / "ck")
+    checkpoint.savepoint("before")
+    checkpoint.write("count", pa.table({"word": ["w0"], "count": [70]}), schema=TYPED)
+    checkpoint.savepoint("behind")
+    if folded:
+        TransactionLog(FolderStorage(place / "ck")).fold()
+    known = () if folded else ("count",)
+    for target, undone, count in (({"txid": 1}, (), 70), ({"savepoint": "before"}, known, 1)):
+        done = checkpoint.restore(**target, to=to and place / f"to-{count}")
+        assert (done.undone, kept(Checkpoint(done.location))["w0"]) == (undone, count)
+        assert ("as before they were rescaled, written, renamed or dropped: count" in str(done)) is bool(undone)
+    assert checkpoint.restore("behind").undone == ()
+    assert kept(checkpoint)["w0"] == 70
+
+
+@pytest.mark.slow
+def test_rows_written_behind_an_earlier_transaction_are_said_to_be_gone(place):
+    checkpoint = run(place / "ck")
+    checkpoint.write("count", pa.table({"word": ["w0"], "count": [70]}), schema=TYPED)
+    run(place / "ck")
+    assert checkpoint.restore(txid=1).undone == ("count",)
+    assert kept(checkpoint)["w0"] == 1

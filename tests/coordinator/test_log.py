@@ -37,7 +37,7 @@ from statefx.log.entries import (
 from statefx.log.log import TransactionLog, read_state
 from statefx.protocol.log_rules import apply, fold
 from statefx.protocol.log_state import BATCH, KEPT, REASON_CHARS, History, Past
-from statefx.protocol.records import Checkpoint, Committed, Committing, Generation, Lineage, RolledBack
+from statefx.protocol.records import Checkpoint, Committed, Committing, Generation, Lineage, Preparing, RolledBack
 from statefx.storage import FolderStorage, Stored
 from tests.coordinator.histories import BEGINNING, EVENTFUL, IDENTITY, committing, preparing, transaction
 
@@ -691,6 +691,13 @@ class Counting(FolderStorage):
     def read(self, name, start=0, stop=None):
         self.reads += name.endswith(".json")
         return super().read(name, start, stop)
+
+
+def test_preparing_alone_folds(folder):
+    log = TransactionLog(folder, limit=1)
+    for record in EVENTFUL:
+        before = log.number
+        assert log.append(record) - before == (2 if isinstance(record, Preparing) else 1)
 
 
 def test_a_first_fold_reads_none_of_the_earlier_generations(tmp_path):

@@ -12,7 +12,17 @@ from statefx.log.beside import committed_metadata, read_metadata, written_files
 from statefx.log.log import TransactionLog, read_state
 from statefx.protocol.batches import durable_batch
 from statefx.protocol.metadata import INLINE_MAX_BYTES, Metadata, read_now
-from statefx.protocol.records import Committed, Committing, Generation, Preparing, Processed, RolledBack, SpoutInput
+from statefx.protocol.records import (
+    Committed,
+    Committing,
+    Generation,
+    Pinned,
+    Preparing,
+    Processed,
+    Restored,
+    RolledBack,
+    SpoutInput,
+)
 from statefx.storage import FolderStorage
 from tests.coordinator.histories import BEGINNING
 
@@ -261,3 +271,25 @@ def test_what_json_can_not_hold_is_refused_whatever_its_size(storage, more, odd)
         log.append(planned(1, {**more, "odd": odd}))
     assert log.number == len(BEGINNING)
     assert not written_files(storage)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [lambda txid: "0", str], ids=["the same partition", "each another one"])
+def test_what_a_savepoint_has_of_many_transactions_is_put_together(storage, name):
+    """In records each is small enough; those of six spouts since a fold are more than RESTORED may have."""
+    log, spouts = opened(storage), [f"queue{number}" for number in range(6)]
+    for txid in range(1, 50):
+        said = {spout: Metadata({name(txid): f"{txid}".zfill(60_000), "gone": None}) for spout in spouts}
+        log.append(Preparing(txid, 0, 1, SpoutInput(), planned=said))
+        log.append(decided(txid))
+    log.append(Pinned("many", 49))
+    expected = {spout: committed_metadata(storage, log.state, spout) for spout in spouts}
+    for txid in (50, 51):
+        log.append(Restored(1, log.state.pinned["many"]))
+        for state in (log.state, read_state(storage)):
+            assert {spout: committed_metadata(storage, state, spout) for spout in spouts} == expected
+        for record in (planned(txid, {"x": 1}), decided(txid)):
+            log.append(record)
+        log.fold()
+        folded = len(storage.read(f"transactions/{log.number:020}.json"))
+        assert folded < 15 * 60_000, "once in the pin, and once in the state"

@@ -1,5 +1,6 @@
 """State in a server that a tool writes anew, or that nobody has any more: who may read, write and delete it when."""
 
+import shutil
 from contextlib import closing
 from functools import partial
 
@@ -21,7 +22,7 @@ from tests.coordinator.test_migrated_keys import First, topology
 from tests.coordinator.test_rescaling import Plain
 from tests.coordinator.test_rescaling import topology as rescaled
 from tests.providers.redis_server import RedisServer
-from tests.testing.topologies import SMALL, Driver, Split
+from tests.testing.topologies import SMALL, Driver, Split, lines
 
 pytestmark = pytest.mark.server
 
@@ -113,12 +114,48 @@ def test_nothing_is_deleted_that_a_newer_generation_has_written_or_a_task_still_
     send(driver, range(2), rescaled(2))
     state = log_of(driver)
     provider = load_provider(REFERENCES["redis"], {"url": server.url})
-    assert provider.forget(state.lineage, (), state.generation - 1) == 0
-    assert provider.forget(state.lineage, [TaskId("count", 0), TaskId("count", 1)], state.generation) == 2
+    forget = partial(provider.forget, state.lineage)
+    assert forget(lambda task: True, state.generation - 1, state.decided) == 0
+    assert forget(lambda task: task.component == "other", state.generation, state.decided) == 2
     assert names_on(server, driver) == {"count"}
     assert sum(map(len, held(driver, 2)))
-    assert provider.forget(state.lineage, [TaskId("count", 0)], state.generation) == 1
+    for _ in range(2):
+        with pytest.raises(StateCorruptedError, match=r"the server has gone on\. .* restore the newer one"):
+            forget(lambda task: task == ("count", 1), state.generation + 1, 1)
+    assert forget(lambda task: task == ("count", 1), state.generation, state.decided) == 1
     assert names_on(server, driver) == {"count"}
+
+
+def counting(*bolts):
+    builder = TopologyBuilder("counting")
+    builder.setStream("lines", rows("value string"))
+    builder.setBolt("split", Split()).shuffleGrouping("lines")
+    for bolt in bolts:
+        builder.setBolt(bolt, Plain(), 2).fieldsGrouping("split", "word")
+    return builder.createTopology()
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_start_on_an_older_copy_deletes_nothing_of_what_came_later(driver, place, is_written):
+    send(driver, range(2), counting("count"))
+    shutil.copytree(driver.folder, place / "older")
+    if is_written:
+        write(driver)  # under another name, with the number of a transaction that the copy has
+    after = counting("count", "added")
+    with driver.start(after) as tester:
+        tester.send(lines("be"))  # of the tasks of count, one writes nothing
+    expected = [held(driver, 2, bolt) for bolt in ("count", "added")]
+    newer = log_of(driver)
+    driver.folder.rename(place / "newer")
+    (place / "older").rename(driver.folder)
+    while log_of(driver).generation <= newer.generation:  # each start takes the next one
+        with pytest.raises((FencedError, StateCorruptedError)) as refused:
+            send(driver, [2], after, limits=SMALL)
+    assert "restore the newer one" in str(refused.value)
+    shutil.rmtree(driver.folder)
+    (place / "newer").rename(driver.folder)
+    assert [held(driver, 2, bolt) for bolt in ("count", "added")] == expected
+    send(driver, [2], after)
 
 
 @pytest.mark.parametrize("limits", [SMALL, Limits()], ids=["swept", "at once"])

@@ -2,7 +2,9 @@
 
 import errno
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,13 +20,18 @@ from statefx.errors import (
     StateCorruptedError,
 )
 from statefx.log.location import Folders
-from statefx.log.log import TransactionLog, read_state
+from statefx.log.log import RECORDS_BEFORE_CHECKPOINT, TransactionLog, read_state
+from statefx.log.pins import take
+from statefx.protocol.records import Generation
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, TopologyTester
+from tests.admin.test_repair import crash
+from tests.admin.test_verify import flip
 from tests.coordinator.migrating import REFERENCES
 from tests.providers.redis_server import RedisServer
-from tests.spouts.numbers import ALL, Whole
+from tests.spouts.numbers import ALL, TAKEN, Planned, Whole
 from tests.spouts.numbers import Count as CountNumbers
+from tests.spouts.numbers import topology as numbered
 from tests.testing.topologies import SMALL, Driver, archived, lines, totals, word_count, words
 
 WORK = [lines(f"to be {number}", "or not", f"w{number % 3} w{number % 5}") for number in range(30)]
@@ -292,6 +299,84 @@ def test_what_spouts_have_said_beside_the_log_is_kept_and_looked_at(place, numbe
             with pytest.raises(StateCorruptedError, match=r"metadata/.* is gone or damaged\. Nothing was changed"):
                 Checkpoint(driver.folder).restore("one", **more)
         assert read_state(FolderStorage(driver.folder)).generation == generation
+
+
+class Uneven(Planned):
+    """Reads partition 0 alone in the end: what it has said are several layers, and all of them count."""
+
+    def planPartitionBatch(self, partition, lastMetadata):
+        start = 0 if lastMetadata is None else lastMetadata["stop"]
+        stop = min(self.each, start + (TAKEN if partition == 0 else self.each))
+        return {"start": start, "stop": stop, "padding": "x" * 100_000} if start < stop else None
+
+
+@pytest.fixture
+def uneven(place):
+    return numbered(Uneven(place), CountNumbers())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("given_up", [0, 1])
+def test_a_log_that_is_long_keeps_the_files_that_it_goes_back_to(place, uneven, given_up):
+    """Each start that dies behind GENERATION makes it longer, and folds nothing: the record that goes back would."""
+    with Driver(place) as driver:
+        with driver.start(uneven) as tester:
+            tester.drain()
+        folders = Folders(str(driver.folder))
+        found = read_state(folders.storage)
+        pin = known_pins(folders)[found.committed - given_up]
+        assert len(pin.committed_metadata["numbers"]) > 1
+        opened = partial(TransactionLog, limit=1)
+        go_back(folders, found, provider_of(found, None), pin, opened, keeps_plans=not given_up)
+        assert Checkpoint(driver.folder).verify().ok
+        with driver.start(uneven) as tester:
+            tester.drain()
+        assert committed(driver) == ALL
+
+
+@pytest.mark.slow
+def test_damage_that_a_fold_would_meet_keeps_nobody_from_going_back(place, uneven):
+    with Driver(place) as driver:
+        tester = driver.start(uneven)
+        tester.when("before COMMITTING(3, 0)", crash)
+        with pytest.raises(Crash):
+            tester.drain()
+        log = TransactionLog(FolderStorage(driver.folder))
+        *_, layer = log.state.committed_metadata["numbers"]
+        flip(Path(driver.folder, layer.file.name), 70)
+        for _ in range(RECORDS_BEFORE_CHECKPOINT):
+            log.append(Generation(log.state.generation + 1, log.state.location, log.state.topology))
+        assert [each.txid for each in Checkpoint(driver.folder).abort().rolled_back] == [3]
+        Checkpoint(driver.folder).savepoint("damaged")
+        Checkpoint(driver.folder).deleteSavepoint("damaged")
+        with pytest.raises(StateCorruptedError, match=r"metadata/.* is damaged.*Checkpoint\(location\).repair\(\)"):
+            driver.start(uneven).drain()
+        assert Checkpoint(driver.folder).repair(yes=True).txid == 1
+        with driver.start(uneven) as tester:
+            tester.drain()
+        assert committed(driver) == ALL
+
+
+def test_a_savepoint_takes_no_file_away_that_the_driver_reads(place, uneven, monkeypatch):
+    """Another thread takes it, of the query that runs."""
+    with Driver(place) as driver:
+        tester = driver.start(uneven, limits=replace(SMALL, fold_after=1))
+        for _ in range(2):
+            tester.emit()
+        log, reads = tester._coordinator.log, []
+
+        def read(self, name, start=0, stop=None, read=FolderStorage.read):
+            if name.startswith("metadata/"):
+                reads.append(name)
+                if len(reads) == 1:  # in the look at what there is to read
+                    with ThreadPoolExecutor() as other:
+                        other.submit(take, log, provider_of(log.state, None), "beside").result()
+            return read(self, name, start, stop)
+
+        monkeypatch.setattr(FolderStorage, "read", read)
+        tester.drain()
+        assert reads
+        assert committed(driver) == ALL
 
 
 UNSWEPT = replace(SMALL, fold_after=100, sweep_every=100, versions_kept=0)

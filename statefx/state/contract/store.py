@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from importlib import import_module
@@ -303,17 +303,20 @@ class StateProvider(ABC):
         """
         return 0
 
-    def forget(self, lineage: str, kept: Collection[TaskId], generation: int) -> int:
-        """Delete all namespaces of a lineage that are none of `kept`; return how many went.
+    def forget(self, lineage: str, is_left: Callable[[TaskId], bool], generation: int, txid: int) -> int:
+        """Delete the namespaces of a lineage that are left behind, as `is_left` tells of each; return how many went.
 
-        Called by the driver once, with its first sweep, after it has read the log: these are of bolts that were dropped
-        or got other tasks, and of a rescaling that was killed. Only for what lies outside of the checkpoint: files in
-        it the driver deletes itself. Nothing may go that a newer generation has written.
+        Called by the driver at a start, for tasks that begin anew, and with its first sweep, after it has read the log:
+        these are of bolts that were dropped or got other tasks, and of a rescaling that was killed. Only for what lies
+        outside of the checkpoint: files in it the driver deletes itself. Nothing may go that a newer generation has
+        written, or that has come further than `txid`, the last decided transaction of the log.
 
         Raises
         ------
         FencedError
             A newer generation has taken over since: stop, nothing more may be deleted.
+        StateCorruptedError
+            One has come further: the checkpoint is an older copy.
         """
         return 0
 
