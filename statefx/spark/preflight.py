@@ -382,6 +382,20 @@ def _session(context: SparkContext, slots: int) -> str:
 
 def _more(context: SparkContext, slots: int) -> str:
     if not is_local(context):
+        conf = context.getConf()
+        asked = int(conf.get("spark.executor.instances", "0"))
+        each = int(conf.get("spark.executor.cores", "1")) // int(conf.get("spark.task.cpus", "1"))
+        if conf.get("spark.dynamicAllocation.enabled", "false") == "true":  # and nothing runs before this check
+            return (
+                "Spark's dynamic allocation gives executors to waiting tasks only: set "
+                "spark.dynamicAllocation.enabled=false, and spark.executor.instances"
+            )
+        if asked * each >= slots:
+            return (
+                f"After {EXECUTORS_SECS:g} s not all are there: {asked} executors were asked for "
+                "(spark.executor.instances): wait until Spark's UI shows them, or set "
+                "spark.scheduler.minRegisteredResourcesRatio=1.0"
+            )
         return "Take more executors, or more spark.executor.cores (which may be more than there are cores)"
     own = f"local[{slots}] or more (slots are threads there, not cores)"
     first = "" if slots > SLOTS else f"{_session(context, slots)}, which has {SLOTS}, or "
