@@ -125,21 +125,16 @@ class _ServerV6(_Server):
     address_family = socket.AF_INET6
 
 
-class MetricsServer:
-    """Serves the metrics of queries over HTTP, to whoever reaches the port; port 0 is any that is free.
-
-    Raises
-    ------
-    ConfigError
-        It can't listen there.
-    """
+class _Port:
+    """A port of this machine, and the metrics that are read there; ConfigError if it can't be had."""
 
     def __init__(self, host: str, port: int) -> None:
-        self._registry = CollectorRegistry()
+        self.users = 0
+        self.registry = CollectorRegistry()
         try:
             place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
             kind = _ServerV6 if place[0] == socket.AF_INET6 else _Server
-            app = make_wsgi_app(self._registry)
+            app = make_wsgi_app(self.registry)
             self._server = make_server(str(place[4][0]), port, app, server_class=kind, handler_class=_Handler)
         except OSError as error:
             raise ConfigError(
@@ -155,13 +150,55 @@ class MetricsServer:
         shown = f"[{host}]" if ":" in host else host
         self.url = f"http://{shown}:{self._server.server_port}/metrics"
 
-    def attach(self, query: Measured) -> None:
-        """Serve the metrics of a query from now on."""
-        self._registry.register(collector(query))
-
     def close(self) -> None:
-        """Stop serving, and free the port; again is a no-op."""
         with contextlib.suppress(OSError):
             self._server.shutdown()
             self._server.server_close()
         self._thread.join(1.0)
+
+
+_lock = threading.Lock()
+
+_ports: dict[tuple[str, int], _Port] = {}
+"""Those that are open, by what was asked for."""
+
+
+class MetricsServer:
+    """Serves the metrics of a query over HTTP, to whoever reaches the port; port 0 is any that is free.
+
+    Queries of a process may share a port: one that is started again has it while the former one ends.
+
+    Raises
+    ------
+    ConfigError
+        It can't listen there.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._asked = host, port
+        self._collector: Collector | None = None
+        self._closed = False
+        with _lock:
+            self._port = _ports.get(self._asked) or _Port(host, port)
+            self._port.users += 1
+            if port:
+                _ports[self._asked] = self._port
+        self.url = self._port.url
+
+    def attach(self, query: Measured) -> None:
+        """Serve the metrics of a query from now on."""
+        self._collector = collector(query)
+        self._port.registry.register(self._collector)
+
+    def close(self) -> None:
+        """Stop serving, and free the port unless another query has it; again is a no-op."""
+        with _lock:
+            if self._closed:
+                return
+            self._closed = True
+            if self._collector is not None:
+                self._port.registry.unregister(self._collector)
+            self._port.users -= 1
+            if not self._port.users:
+                _ports.pop(self._asked, None)
+                self._port.close()

@@ -13,6 +13,7 @@ import sysconfig
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -24,6 +25,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, TopologyError
 from statefx.log.location import Folders
+from statefx.operators.folders import InFolder
+from statefx.operators.sinks import Sink
 from statefx.plan.levels import Plan
 from statefx.spark import internals
 from statefx.spark.control import listening
@@ -33,13 +36,14 @@ from statefx.spark.session import DAEMON, LOADED_WORKERS, PIPELINED_PYTHON, SLOT
 from statefx.spark.worker import modules_of
 from statefx.storage import is_remote
 from statefx.storage.contract import PROBE
+from statefx.storage.folder import probe as probed
 from statefx.topology.checks import named
 from statefx.topology.graph import Topology
 
 _PROBES_PER_EXECUTOR = 2
 
 _FOUND = "host string, problem string, module string, missing string"
-"""A probe's answer: a module that it could not import, and the one that was missing, maybe another."""
+"""A probe's answer: a module that it could not import, and the one that was missing, maybe another; or a folder."""
 
 _STATEFUL = {
     "Deduplicate": "dropDuplicates or distinct",
@@ -55,7 +59,7 @@ By the plan's nodes: Spark's own `isStatefulOperation` passes over ``dropDuplica
 missing here is found before it has begun anything (`SparkCheckpoint.with_notes`)."""
 
 _UNSEEN = "unseen"
-"""The answer of an executor that sees nothing where the checkpoint is."""
+"""The answer of an executor that sees nothing where the checkpoint, or a folder of a component's, is."""
 
 _LOCAL_PATH = re.compile(r"(?:file:(?://)?)?(/[^:*?\[{]*|[^:/*?\[{][^:*?\[{]*)")
 """A path without a pattern; one with a pattern may or may not name the folder."""
@@ -143,7 +147,7 @@ _imported: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 
 def check_executors(session: SparkSession, folders: Folders, references: Iterable[str], topology: Topology) -> None:
-    """Refuse executors that lack a package or a module, run another Python, or don't see the checkpoint.
+    """Refuse executors that lack a package or a module, run another Python, or don't see the checkpoint or a folder.
 
     In local mode the executor is this process's own JVM. Where its workers run this very Python, only modules that are
     not installed are looked for, such as one next to the user's script: the driver finds it there, and workers do not.
@@ -167,15 +171,19 @@ def check_executors(session: SparkSession, folders: Folders, references: Iterabl
     modules = ["statefx.spark.worker", *sorted(loaded), *sorted(holders)]
     probe = f"{PROBE}{uuid.uuid4().hex}"
     folders.storage.put(probe, b"")
+    probes = ExitStack()
     try:
+        shown = {} if local else _folders(topology, probes)
         # More tasks than slots, so that every executor is likely to get one: Spark can't be asked for one on each.
         width = 1 if same else max(1, context.defaultParallelism) * _PROBES_PER_EXECUTOR
+        prober = _prober(folders.location, probe, modules, list(shown))
         with internals.worker_program(context):
-            rows = session.range(0, width, 1, width).mapInArrow(_prober(folders.location, probe, modules), _FOUND)
+            rows = session.range(0, width, 1, width).mapInArrow(prober, _FOUND)
         found = rows.collect()
     except (PySparkException, Py4JError) as error:
         raise ConfigError(_first_job_failure(str(error))) from error
     finally:
+        probes.close()
         folders.storage.delete([probe])
     for host, problem, module, missing in found:
         if missing and module in holders:
@@ -183,8 +191,11 @@ def check_executors(session: SparkSession, folders: Folders, references: Iterabl
             raise ConfigError(f"{holders[module]}: {reason}", module=missing, host=host)
         if problem and module in holders:
             raise ConfigError(f"{holders[module]}: {_import_failure(module, problem)}", module=module, host=host)
+        if problem == _UNSEEN and module in shown:
+            raise ConfigError(unseen(shown[module], host), host=host)
         if problem == _UNSEEN:
-            raise CheckpointError(unseen(folders.location, host), path=folders.location, host=host)
+            what = f"checkpointLocation {folders.location}"
+            raise CheckpointError(unseen(what, host), path=folders.location, host=host)
         if problem:
             raise ConfigError(f"executor {host}: {problem}", host=host)
     seen.update(holders)
@@ -195,10 +206,24 @@ def _store_url(option: str) -> str:
     return re.sub("^s3[an]:", "s3:", option.rstrip("/"))
 
 
-def unseen(location: str, host: str) -> str:
-    """Return the error text for an executor that does not see a checkpoint."""
+def _folders(topology: Topology, probes: ExitStack) -> dict[str, str]:
+    """Return the folders that executors must see, and how messages name each; those made for it end with `probes`."""
+    found: dict[str, str] = {}
+    for component in topology.components:
+        operator = component.operator
+        if isinstance(operator, InFolder):
+            name = f"{named(component)}: the folder {operator.path}"
+            if isinstance(operator, Sink):  # an executor may have made one of the same name: a former run's
+                found[probes.enter_context(probed(operator.path))] = name
+            elif os.path.isdir(operator.path):  # else `open` of the spout tells
+                found[operator.path] = name
+    return found
+
+
+def unseen(what: str, host: str) -> str:
+    """Return the error text for an executor that does not see a folder."""
     return (
-        f"checkpointLocation {location} is not visible on executor {host}: use a folder that is mounted at the same "
+        f"{what} is not visible on executor {host}: use a folder that is mounted at the same "
         "path on the driver and on every executor"
     )
 
@@ -231,7 +256,7 @@ def _is_this_python(program: str) -> bool:
 
 
 def _prober(
-    location: str, probe: str, modules: Sequence[str]
+    location: str, probe: str, modules: Sequence[str], folders: Sequence[str]
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return a function that needs nothing installed where it runs, but what PySpark needs."""
 
@@ -263,6 +288,10 @@ def _prober(
                     f"can't read the checkpoint in {location} ({error}). Workers have the environment of the executor, "
                     "with spark.executorEnv: with a local master, that of the driver when its session was built"
                 )
+        for path in folders if not problem else ():
+            if not os.path.isdir(path):
+                problem, module = _UNSEEN, path
+                break
         found = {"host": socket.gethostname(), "problem": problem, "module": module, "missing": missing}
         yield pa.RecordBatch.from_pylist([found])
 
@@ -353,6 +382,20 @@ def _session(context: SparkContext, slots: int) -> str:
 
 def _more(context: SparkContext, slots: int) -> str:
     if not is_local(context):
+        conf = context.getConf()
+        asked = int(conf.get("spark.executor.instances", "0"))
+        each = int(conf.get("spark.executor.cores", "1")) // int(conf.get("spark.task.cpus", "1"))
+        if conf.get("spark.dynamicAllocation.enabled", "false") == "true":  # and nothing runs before this check
+            return (
+                "Spark's dynamic allocation gives executors to waiting tasks only: set "
+                "spark.dynamicAllocation.enabled=false, and spark.executor.instances"
+            )
+        if asked * each >= slots:
+            return (
+                f"After {EXECUTORS_SECS:g} s not all are there: {asked} executors were asked for "
+                "(spark.executor.instances): wait until Spark's UI shows them, or set "
+                "spark.scheduler.minRegisteredResourcesRatio=1.0"
+            )
         return "Take more executors, or more spark.executor.cores (which may be more than there are cores)"
     own = f"local[{slots}] or more (slots are threads there, not cores)"
     first = "" if slots > SLOTS else f"{_session(context, slots)}, which has {SLOTS}, or "

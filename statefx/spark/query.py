@@ -521,8 +521,11 @@ class Query:
             self._coordinator.recover()
             self._feed.run(self._started.set)
         except StoppedError as stopped:
-            self._how = self._how or f"It ended because {stopped.message}"
-            logger.info("query %s was stopped", self.name)
+            if self._how:
+                logger.info("query %s was stopped", self.name)
+            else:  # it ends without an error: who waits for it would take its input for ended
+                self._how = f"It ended because {stopped.message}"
+                logger.warning("query %s ended because %s: nobody has stopped the query", self.name, stopped.message)
         except BaseException as error:
             self._error = error
             if isinstance(error, BoltError):

@@ -20,7 +20,7 @@ from statefx.coordinator.coordinator import Coordinator
 from statefx.coordinator.launch import Launch, check_batch_id
 from statefx.coordinator.observation import Observer
 from statefx.coordinator.spouts import SpoutTrigger
-from statefx.errors import CheckpointError, ConfigError, StatefxError
+from statefx.errors import CheckpointError, ConfigError, StatefxError, TopologyError
 from statefx.listeners import TopologyListener, check_listener
 from statefx.log.adoption import Adopt, forks
 from statefx.log.log import TransactionLog
@@ -175,7 +175,7 @@ def _submit(
     if topology.streaming or topology.reads_spouts or trigger is not None:
         arguments = _checked_trigger(trigger, default_ms)
     check_slots(topology, launch.plan, session, launch.folders.storage.url)
-    frame = None if topology.reads_spouts else _check_frame(launch)
+    frame = None if topology.reads_spouts else _check_frame(launch, session)
     check_trees(topology, launch.settings, _spout_trigger(arguments).interval_secs)
     served = launch.metrics_server()
     if served is not None:
@@ -297,9 +297,17 @@ def _interval_ms(topology: Topology, settings: Config) -> int:
     return SPOUTS_INTERVAL_MS if topology.reads_spouts else INTERVAL_MS
 
 
-def _check_frame(launch: Launch) -> DataFrame:
+def _check_frame(launch: Launch, session: SparkSession) -> DataFrame:
     """Return the rows of all streams as one DataFrame, if Spark can run it."""
-    frame = unite(_frames(launch))
+    frames = _frames(launch)
+    for id, each in frames.items():  # one that was stopped has a context that no session has any more
+        if each.sparkSession.sparkContext is not session.sparkContext:
+            raise TopologyError(
+                f"the DataFrame {id!r} was made with another SparkSession than the one that is given to submit, maybe "
+                "with one that was stopped: make it, and the topology, again with this one",
+                component=id,
+            )
+    frame = unite(frames)
     if launch.topology.streaming:
         check_stream(frame)
         check_apart(frame, launch.folders.location)

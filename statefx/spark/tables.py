@@ -124,7 +124,7 @@ def _reader(table: StateTable) -> Callable[[Iterable[pa.RecordBatch]], Iterator[
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 if not is_remote(location) and not os.path.isdir(location):
-                    raise CheckpointError(unseen(location, socket.gethostname()), path=location)
+                    raise CheckpointError(unseen(f"checkpointLocation {location}", socket.gethostname()), path=location)
                 yield from table.read(table.tasks[number])
 
     return read

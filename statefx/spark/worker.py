@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
+from pyspark.cloudpickle.cloudpickle import subimport
 
 from statefx.coordinator.worker_lines import WORKERS
 from statefx.plan.deployment import Deployment
@@ -41,11 +42,17 @@ class _ImportedModules(pickle.Unpickler):
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         self.modules.add(module_name)
-        return super().find_class(module_name, global_name)
+        found = super().find_class(module_name, global_name)
+        return self._subimport if found is subimport else found
+
+    def _subimport(self, name: str) -> Any:
+        """Import a module that is used as such: in the pickle its name is an argument of cloudpickle's function."""
+        self.modules.add(name)
+        return subimport(name)  # type: ignore[no-untyped-call]  # as above
 
 
 def modules_of(thing: Any) -> set[str]:
-    """Return the names of the modules that a worker imports to unpickle `thing`: of classes and functions in it."""
+    """Return the names of the modules that a worker imports to unpickle `thing`."""
     unpickler = _ImportedModules(dumps(thing))
     unpickler.load()
     return unpickler.modules

@@ -306,18 +306,24 @@ def make_folder(folder: str) -> None:
     sync_folder(parent)  # also then: that process may not have come to it, and what lies in the folder counts on it
 
 
-def try_writing(folder: str) -> None:
-    """Make sure that files can be made in a folder, or the folder itself if there is none; nothing is left behind.
+@contextmanager
+def probe(folder: str) -> Iterator[str]:
+    """Make a folder in `folder`, or above it as far as there is none; yield its path, and leave nothing behind.
 
-    Whether a user may write is not asked for, but tried: root may write everywhere, and not to a file system that is
-    read only, or that lets nobody make folders, such as /proc.
+    Files can be made there then, and who sees the probe sees `folder`, or will see it. Whether a user may write is not
+    asked for, but tried: root may write everywhere, and not to a file system that is read only, or that lets nobody
+    make folders, such as /proc.
 
     Raises OSError: from the file system.
     """
     nearest = folder
     while not os.path.lexists(nearest):
         nearest = os.path.dirname(nearest)
-    os.rmdir(tempfile.mkdtemp(prefix=".probe-", dir=nearest))
+    made = tempfile.mkdtemp(prefix=".probe-", dir=nearest)
+    try:
+        yield made
+    finally:
+        os.rmdir(made)
 
 
 def sync_folder(folder: str) -> None:

@@ -2,10 +2,12 @@
 
 import gc
 import json
+import socket
 import threading
 import time
 import urllib.request
 import weakref
+from contextlib import closing
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -75,10 +77,9 @@ def test_prometheus_reads_them_at_a_port_until_the_client_is_closed(place):
 
 @pytest.mark.slow
 def test_a_port_that_is_taken_is_refused_before_another_client_is_fenced(place):
-    with client(place, {"topology.metrics.port": 0}) as found:
-        port = int(found.metricsUrl.rpartition(":")[2].partition("/")[0])
+    with client(place) as found, closing(socket.create_server(("127.0.0.1", 0))) as other:
         with pytest.raises(ConfigError, match="give another port"):
-            client(place, {"topology.metrics.port": port})
+            client(place, {"topology.metrics.port": other.getsockname()[1]})
         work(found)
 
 

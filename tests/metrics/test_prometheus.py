@@ -3,6 +3,7 @@
 import socket
 from contextlib import ExitStack, closing
 from urllib.error import URLError
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import pytest
@@ -19,6 +20,7 @@ from statefx.metrics.prometheus import MetricsServer, collector
 from statefx.metrics.registry import USERS_HELP, Registry
 from tests.metrics.reading import value
 from tests.metrics.test_exactly_once import topology
+from tests.ports import free_port
 from tests.testing.topologies import lines
 
 
@@ -129,12 +131,34 @@ def test_connections_that_say_nothing_are_bounded_and_end(monkeypatch):
     with ExitStack() as stack:
         stack.callback(served.close)
         served.attach(Measured(filled()))
-        place = "127.0.0.1", served._server.server_port
+        place = "127.0.0.1", urlsplit(served.url).port
         silent = [stack.enter_context(socket.create_connection(place, 10)) for _ in range(20)]
         assert [each.recv(10) for each in silent[3:]] == [b""] * 17
         assert [each.recv(10) for each in silent[:3]] == [b""] * 3  # by the limit of time
         with closing(urlopen(served.url, timeout=10)) as answer:
             assert answer.status == 200
+
+
+@pytest.mark.slow
+def test_queries_of_a_process_share_a_port_until_the_last_of_them_ends():
+    port = free_port()
+    first, second = (MetricsServer("127.0.0.1", port) for _ in range(2))
+    first.attach(Measured(filled(name="first")))
+    second.attach(Measured(filled(name="second")))
+
+    def shown():
+        with closing(urlopen(second.url, timeout=10)) as answer:
+            return {dict(labels)["topology"] for _, *labels in samples(parse(answer.read().decode()))}
+
+    assert shown() == {"first", "second"}
+    first.close()
+    first.close()
+    assert shown() == {"second"}
+    second.close()
+    with closing(socket.create_server(("127.0.0.1", port))), pytest.raises(ConfigError, match="another port"):
+        MetricsServer("127.0.0.1", port)
+    again = MetricsServer("127.0.0.1", port)
+    again.close()
 
 
 def test_a_taken_port_is_refused_with_a_remedy():

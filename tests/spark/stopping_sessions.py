@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 import statefx
 from statefx import TopologyBuilder, submit
 from statefx.connectors import MemoryTransactionalSpout
-from statefx.errors import ConfigError
+from statefx.errors import ConfigError, StatefxError
 from tests.bolts import Count, Split
 from tests.spark.bolts import Once, word_count
 from tests.spark.counting import session, tell
@@ -103,9 +103,14 @@ def play_own():
 
 
 def play_after_another(place):
-    """A session that runs already can't be made one of statefx's; the remedy that is told works."""
+    """A session that runs already can't be made one of statefx's; the remedy that is told works, as a whole."""
     place.mkdir()
-    SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    former = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    feed(place / "in", a=["a b"])
+    kept = {
+        "batch": word_count(former.createDataFrame([("a b",)], "value string")),
+        "stream": word_count(lines_of(former, place / "in")),
+    }
     refused = ""
     try:
         submit(*begun(statefx.session(config=QUIET), place, {"each": 1}))
@@ -115,8 +120,20 @@ def play_after_another(place):
     spark = statefx.session(config=QUIET)
     query = submit(*begun(spark, place, {"each": 1}))
     query.awaitTermination()
-    tell(after_another={"refused": refused})
+    tell(after_another={"refused": refused, "kept": {name: said_of(kept[name], spark, place / name) for name in kept}})
+    frame = spark.newSession().createDataFrame([("a b",)], "value string")
+    submit(word_count(frame), spark, place / "new").awaitTermination()
+    tell(new_session=kinds(place / "new"))
     spark.stop()
+
+
+def said_of(topology, spark, location):
+    """Return what a submit that is refused says, and whether it has begun a checkpoint."""
+    try:
+        submit(topology, spark, location).awaitTermination()
+    except StatefxError as error:
+        return f"{type(error).__name__}: {error}", location.exists()
+    return "", location.exists()
 
 
 def main(work):

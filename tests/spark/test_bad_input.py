@@ -14,6 +14,7 @@ import statefx
 from statefx import Checkpoint, TopologyBuilder, submit
 from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError, FencedError, InputError, TopologyError
 from statefx.spark.session import DAEMON, LOADED_WORKERS
+from statefx.spark.worker import modules_of
 from tests.spark.bolts import word_count
 from tests.spark.running import BOUND_SECS, feed, lines_of, listing, records, run, state
 
@@ -80,10 +81,22 @@ class Shout(BasicBolt):
     def execute(self, tup, collector): ...
 
 class Archive(FileSink): ...
+
+def loud(text):
+    return text.upper()
+"""
+
+PROGRAM = """
+import helpers_of_mine
+from statefx import BasicBolt
+
+class Shout(BasicBolt):
+    def execute(self, tup, collector):
+        helpers_of_mine.loud(tup.value)
 """
 
 
-@pytest.mark.parametrize("what", ["bolt 'shout'", "sink 'archive'"])
+@pytest.mark.parametrize("what", ["bolt 'shout'", "bolt 'shout' of the program", "sink 'archive'"])
 def test_a_module_that_workers_can_t_import_is_named_before_anything_is_begun(spark, batch, place, monkeypatch, what):
     """A module beside the user's script: the driver finds it there, and Spark's workers look elsewhere."""
     (place / "beside").mkdir()
@@ -92,14 +105,42 @@ def test_a_module_that_workers_can_t_import_is_named_before_anything_is_begun(sp
     mine = importlib.import_module("helpers_of_mine")
     builder = TopologyBuilder("shouts")
     builder.setStream("lines", batch)
-    if what == "bolt 'shout'":
-        builder.setBolt("shout", mine.Shout()).shuffleGrouping("lines")
-    else:
+    if what == "sink 'archive'":
         builder.setSink("archive", mine.Archive(place / "out")).shuffleGrouping("lines")
-    says = f"^{what}: module 'helpers_of_mine' can't be imported by Spark's workers: they look along PYTHONPATH"
+    else:
+        program = {"__name__": "__main__"}
+        exec(PROGRAM, program)
+        shout = program["Shout"] if "program" in what else mine.Shout
+        builder.setBolt("shout", shout()).shuffleGrouping("lines")
+    named = what.removesuffix(" of the program")
+    says = f"^{named}: module 'helpers_of_mine' can't be imported by Spark's workers: they look along PYTHONPATH"
     with pytest.raises(ConfigError, match=says):
         submit(builder.createTopology(), spark, place / "ck")
     assert not (place / "ck" / "transactions").exists()
+
+
+WAYS = {
+    "a class": ("from helpers_of_mine import Shout", "Shout()"),
+    "a function": ("from helpers_of_mine import loud", "lambda: loud('a')"),
+    "the module": ("import helpers_of_mine", "lambda: helpers_of_mine.loud('a')"),
+    "the module, by another name": ("import helpers_of_mine as mine", "lambda: mine.loud('a')"),
+    "the module, as a value": ("import helpers_of_mine as mine", "[mine]"),
+    "a module of a package": ("import package_of_mine.helpers", "lambda: package_of_mine.helpers.loud('a')"),
+}
+"""How what is defined in the user's main program may need a module: cloudpickle sends it as code, and not the module"""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_module_that_workers_import_is_known_however_it_is_used(place, monkeypatch, way):
+    (place / "package_of_mine").mkdir()
+    for name in ("helpers_of_mine", "package_of_mine/__init__", "package_of_mine/helpers"):
+        (place / f"{name}.py").write_text(BESIDE, encoding="ascii")
+    monkeypatch.syspath_prepend(place)
+    program = {"__name__": "__main__"}
+    begins, thing = WAYS[way]
+    exec(begins, program)
+    wanted = "package_of_mine.helpers" if "package" in way else "helpers_of_mine"
+    assert wanted in modules_of(eval(thing, program))
 
 
 SESSION = """

@@ -117,6 +117,23 @@ def test_no_folder_is_shared_but_an_executor_is_killed(drivers, place, tmp_path,
     assert [path for path in tmp_path.rglob("*") if path.name == "transactions" or path.suffix == ".changelog"] == []
 
 
+@pytest.mark.soak
+@pytest.mark.spark
+def test_a_folder_that_executors_do_not_see_is_refused_before_anything_is_begun(drivers, place, master, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    driver = drivers(place, program="tests.spark.unseen_folders", more={"master": master})
+    driver.end(bound_secs=240)
+    remedy = "use a folder that is mounted at the same path on the driver and on every executor"
+    for unseen, name, folder in (("sink", "archive", "out"), ("spout", "lines", "in")):
+        said, begun = driver.said[unseen]
+        found = f"{unseen} {name!r}: the folder /proc/self/cwd/{folder} is not visible on executor "
+        assert said.startswith(f"ConfigError: {found}"), said
+        assert said.endswith(remedy)
+        assert not begun
+    assert driver.said["nothing"] == ["", True]
+    assert driver.said["left"] == []
+
+
 # ---- An executor is killed between a shuffle and its readers, on a cluster of two: exact, and the query goes on.
 
 

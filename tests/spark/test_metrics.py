@@ -1,5 +1,6 @@
 """Metrics of a real run: time that adds up to the wall clock, a bottleneck by name, and Prometheus over HTTP."""
 
+import socket
 import time
 from contextlib import closing
 from urllib.request import urlopen
@@ -8,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from statefx import BasicBolt, StatefulBolt, TopologyBuilder, TransactionalSpout, submit
-from statefx.errors import ConfigError
+from statefx.errors import ConfigError, FencedError
 from statefx.protocol.reports import ACTIVITIES
 from tests.metrics.reading import value, values
 from tests.ports import free_port
@@ -162,14 +163,23 @@ def test_a_long_attempt_shows_its_activity_before_it_ends(spark, place):
 
 
 def test_a_port_that_is_taken_is_refused_before_anything_is_changed(spark, place):
-    port = free_port()
-    first = submit(topology("first"), spark, place / "first", {"topology.metrics.port": port})
-    try:
+    with closing(socket.create_server(("127.0.0.1", 0))) as other:
+        port = other.getsockname()[1]
         with pytest.raises(ConfigError, match=f"{port}.*another port, or 0"):
-            submit(topology("second"), spark, place / "second", {"topology.metrics.port": port})
-        assert not (place / "second").exists()
-        assert first.metricsUrl == f"http://127.0.0.1:{port}/metrics"
+            submit(topology("counting"), spark, place / "ck", {"topology.metrics.port": port})
+    assert not (place / "ck").exists()
+
+
+def test_a_query_that_is_submitted_again_has_the_port_of_the_one_that_it_ends(spark, place):
+    """As a cell of a notebook that is run again."""
+    config = {"topology.metrics.port": free_port()}
+    first = submit(topology("counting"), spark, place / "ck", config)
+    again = submit(topology("counting"), spark, place / "ck", config)
+    try:
+        with pytest.raises(FencedError):
+            first.awaitTermination(BOUND_SECS)
+        until(again, 1)
+        with closing(urlopen(again.metricsUrl, timeout=10)) as answer:
+            assert b'statefx_generation{topology="counting"} 2.0' in answer.read()
     finally:
-        first.stop()
-    again = submit(topology("second"), spark, place / "second", {"topology.metrics.port": port})  # it is free again
-    again.stop()
+        again.stop()

@@ -116,6 +116,11 @@ def test_workers_of_statefx_s_session_are_forked_with_everything_loaded(told):
 def test_a_session_that_runs_already_is_told_and_the_remedy_works(told):
     found = told["after_another"]
     assert 'Call spark.stop(), and take statefx.session("pyspark-shell"), which has 32' in found["refused"]
+    for name in ("batch", "stream"):
+        said, begun = found["kept"][name]
+        assert said.startswith("TopologyError: the DataFrame 'lines' was made with another SparkSession"), said
+        assert not begun
+    assert told["new_session"][-1] == ["COMMITTING", 1, 0], "another session of the same application is none"
 
 
 @pytest.mark.soak
@@ -126,3 +131,4 @@ def test_a_session_that_is_stopped_fails_what_is_at_work_and_ends_what_waits(tol
     assert "COMMITTING" not in str([told["stream"], told["batch"], told["spouts"]])
     assert told["idle"]["error"] is None
     assert told["idle"]["log"][-1] == ["COMMITTING", 1, 0]  # which commits
+    assert "ended because the SparkContext was stopped: nobody has stopped the query" in told["stderr"]

@@ -22,6 +22,7 @@ from statefx.config import is_count
 from statefx.connectors.files.manifest import LISTS, Layout, Manifest, WrittenFile, txid_of_file, written_files
 from statefx.connectors.staged import UnfinishedFile
 from statefx.errors import ConfigError, SinkError, TopologyError
+from statefx.operators.folders import InFolder
 from statefx.operators.json_values import JsonRows, refuse_keys
 from statefx.operators.sinks import (
     COMMITTABLE_BYTES_MAX,
@@ -39,7 +40,7 @@ from statefx.operators.sinks import (
 from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import FolderStorage, path_of
 from statefx.storage.contract import at_once
-from statefx.storage.folder import try_writing
+from statefx.storage.folder import probe
 
 # ---- how rows become files, as Spark writes and reads them
 
@@ -196,7 +197,7 @@ _TO_ESCAPE = re.compile(r'["#%\'*/:=?\\\x7f{\[\]^\x00-\x1f]')
 """What Hive, and so Spark, writes as %XX in the name of a partition's folder."""
 
 
-class FileSink(Sink):
+class FileSink(InFolder, Sink):
     """Writes files that Spark, and `committedFiles`, see when their transaction is committed: all of it or nothing.
 
     Files are written by the tasks, under their final names. A manifest in Spark's own format says which are committed,
@@ -232,7 +233,10 @@ class FileSink(Sink):
     ) -> None:
         text = path_of(os.fspath(path)) if isinstance(os.fspath(path), str) else ""
         if not text or "\0" in text or re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", text):
-            raise ConfigError(f"FileSink needs a folder's path that driver and executors see, got {path!r}")
+            raise ConfigError(
+                f"FileSink needs a folder's path that driver and executors see, got {path!r}: mount what is elsewhere, "
+                "such as an object store"
+            )
         if re.search(r"[{}\[\]*?\\]", os.path.realpath(text)):
             raise ConfigError(
                 f"FileSink can't write to {path!r}: Spark's streams take {{}}[]*?\\ for patterns, and read uncommitted "
@@ -474,7 +478,8 @@ class _Committer(SinkCommitter):
             marker = self._manifest.marker(takeover=takeover)
             starting_point(marker, self._owner, reached, self._sink.path, takeover=takeover)
             self._manifest.layout(self._layout)
-            try_writing(self._sink.path)
+            with probe(self._sink.path):
+                pass
 
     def fence(self, reached: CheckpointPosition, *, takeover: bool) -> None:
         self._manifest.fence(self._owner, reached, self._layout, takeover=takeover)

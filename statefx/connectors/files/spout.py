@@ -47,6 +47,7 @@ from statefx.connectors.files.readers import (
 )
 from statefx.errors import FailedException, InputError, TopologyError
 from statefx.operators.context import DRIVER, Collector, Context
+from statefx.operators.folders import InFolder
 from statefx.operators.schema import to_ddl
 from statefx.operators.spouts import PartitionedTransactionalSpout
 from statefx.protocol.identity import TransactionAttempt
@@ -382,7 +383,7 @@ _GONE = ""
 _MANIFESTS = ("_spark_metadata", "_statefx")
 
 
-class FilePartitionedSpout(PartitionedTransactionalSpout):
+class FilePartitionedSpout(InFolder, PartitionedTransactionalSpout):
     """Emits the rows of files in a folder; files that come later are read later.
 
     Each file is a partition, and files are read side by side, each by one task. A file must be complete when it appears
