@@ -1,6 +1,7 @@
 """Sinks and sources beside Spark: files and tables that Spark reads, pages that run, checkpoints on S3."""
 
 import json
+import sys
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -53,7 +54,7 @@ def test_a_function_writes_each_transaction_with_spark(spark, place):
     feed(place / "in", **TEXTS)
     builder = TopologyBuilder("calls")
     builder.setStream("lines", lines_of(spark, place / "in", 2))
-    stuck, adaptive = [], []
+    stuck, exited, adaptive = [], [], []
 
     def write(frame, txid):
         if txid == 1 and not stuck:
@@ -61,6 +62,9 @@ def test_a_function_writes_each_transaction_with_spark(spark, place):
             raise OSError("no room")
         if txid == 1:
             stuck.append(query.status["stuck"]["reason"])
+        elif not exited:
+            exited.append(txid)
+            sys.exit("also what is no Exception is tried again")
         adaptive.append(frame.sparkSession.conf.get("spark.sql.adaptive.enabled"))
         totals = frame.groupBy(split("value", " ")[0].alias("name")).agg(count("*").alias("n"))  # a shuffle
         totals.withColumn("txid", lit(txid)).write.mode("append").parquet(str(place / "out"))
