@@ -315,9 +315,9 @@ class PipelinedEngine(RunEngine):
 
     def cancel_tag(self, tag: str) -> None:
         context = self._session.sparkContext
-        with contextlib.suppress(Py4JError):  # the context was stopped, and the job with it
-            if not internals.stopped_here(context):
-                context.cancelJobsWithTag(tag)
+        # The context was stopped, and the job with it: None has no such attribute.
+        with contextlib.suppress(Py4JError, AttributeError):
+            context.cancelJobsWithTag(tag)
 
 
 class SparkRun:

@@ -536,19 +536,24 @@ class Query:
                 shown = None if known else error.with_traceback(self._trace)
                 logger.error("query %s ended: %s: %s", self.name, type(error).__name__, error, exc_info=shown)
         finally:
-            if self._bar is not None:
-                self._bar.ended()
-            self._coordinator.end()  # before `stop` returns: who has stopped a query may delete its folder
-            if self._observer is not None:
-                self._observer.end(self._error, self._how or "Its input ended")
-            self._repeats.close()
-            self._listeners.close(self._error, self._waiting | self._stopping)
-            if self._requests is not None:
-                self._requests.end(self._last_answer())
-            self._ended.set()
-            self._started.set()
-            if self._page is not None:
-                self._page.close()
+            try:
+                self._end()
+            finally:  # whatever has raised, as a handler of the log may: `stop` and `awaitTermination` wait for this
+                self._ended.set()
+                self._started.set()
+                if self._page is not None:
+                    self._page.close()
+
+    def _end(self) -> None:
+        if self._bar is not None:
+            self._bar.ended()
+        self._coordinator.end()  # before `stop` returns: who has stopped a query may delete its folder
+        if self._observer is not None:
+            self._observer.end(self._error, self._how or "Its input ended")
+        self._listeners.close(self._error, self._waiting | self._stopping)
+        if self._requests is not None:
+            self._requests.end(self._last_answer())
+        self._repeats.close()
 
     def _tell(self, outcome: Outcome) -> None:
         """Tell the listeners of the end of an attempt."""
