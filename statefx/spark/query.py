@@ -626,6 +626,8 @@ class Query:
 
 
 _running: weakref.WeakSet[Query] = weakref.WeakSet()
+_process = 0
+"""The process that these run in: one that is forked from it has copies of them, and the handler of its signal."""
 
 
 def watch(query: Query) -> None:
@@ -634,6 +636,10 @@ def watch(query: Query) -> None:
     A handler of the user's own is left alone. Handlers can be set in the main thread only: a query that is submitted
     elsewhere is not stopped.
     """
+    global _process  # noqa: PLW0603 - as the handler
+    if _process != os.getpid():
+        _running.clear()
+        _process = os.getpid()
     _running.add(query)
     in_main = threading.current_thread() is threading.main_thread()
     if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
@@ -644,7 +650,7 @@ def watch(query: Query) -> None:
 def _tell() -> None:
     """Name the queries that end with the process: threads of a query don't keep it alive."""
     for query in list(_running):
-        if query.isActive:
+        if query.isActive and _process == os.getpid():
             with query._logged():
                 logger.warning(
                     "query %r was running when the script ended, and ended with it; the next submit goes on after the "
@@ -657,6 +663,9 @@ def _tell() -> None:
 def _terminate(number: int, frame: object) -> None:
     """Begin the end; a second signal ends the process at once."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if _process != os.getpid():  # as of multiprocessing, whose Pool ends its processes so, and waits for that
+        os.kill(os.getpid(), signal.SIGTERM)
+        return
     # No daemon: the process must live until the queries have ended.
     threading.Thread(target=_stop_all, name="statefx-terminate").start()
 

@@ -1,5 +1,6 @@
 """Drivers that are killed, stopped or replaced, and workers that die: the outcome is that of an undisturbed run."""
 
+import multiprocessing
 import os
 import shutil
 import signal
@@ -89,6 +90,31 @@ def test_sigterm_drains(drivers, place, masked):
     assert log.committed == 2 or (masked and 2 < log.committed < len(files))
     read = list(files.values())[: log.committed]
     assert state(place / "ck", "count") == recount(line for lines in read for line in lines)
+
+
+def pause(begun):
+    begun.set()
+    signal.pause()
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_sigterm_ends_a_forked_process_and_leaves_the_query_of_its_parent_alone(spark, place):
+    feed(place / "in", a=FILES["a"])
+    query = submit(word_count(lines_of(spark, place / "in")), spark, place / "ck", trigger=ALWAYS)
+    forking = multiprocessing.get_context("fork")
+    begun = forking.Event()
+    child = forking.Process(target=pause, args=(begun,))
+    child.start()
+    try:
+        assert begun.wait(BOUND_SECS)
+        child.terminate()
+        child.join(20)
+        assert child.exitcode == -signal.SIGTERM, "as it leaves its block, a Pool waits for ever"
+    finally:
+        child.kill()
+    query.processAllAvailable()
+    query.stop()
+    assert state(place / "ck", "count") == recount(FILES["a"])
 
 
 @pytest.mark.soak  # two that are replaced, and wake up, come below
