@@ -239,10 +239,15 @@ class Query:
             self._observer.start()
         if self._page is not None:
             self._page.show(self)
-        self._thread.start()
-        self._requests.start()
-        while not self._started.wait(_POLL_SECS) and not self._coordinator.progress.is_stuck:
-            pass  # a commit that is being repeated since a former run must not keep the caller from seeing it
+        try:
+            self._thread.start()
+            self._requests.start()
+            while not self._started.wait(_POLL_SECS) and not self._coordinator.progress.is_stuck:
+                pass  # a commit that is being repeated since a former run must not keep the caller from seeing it
+        except BaseException:  # Ctrl-C: nobody has this query, and nobody could stop it
+            if self._thread.is_alive():
+                self._stop_as("It was stopped by an interrupt of submit", 0)
+            raise
         if self._ended.is_set():
             self._raise()
 

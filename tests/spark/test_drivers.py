@@ -15,15 +15,18 @@ import pytest
 from pyspark.errors import PythonException
 
 from statefx import BasicBolt, StatefulBolt, TopologyBuilder, submit
+from statefx.connectors import MemoryTransactionalSpout
 from statefx.coordinator.retrying import JobFailedError
 from statefx.coordinator.runs import NoSlotsError
 from statefx.errors import AttemptsExhaustedError, FencedError, InputError
 from statefx.log.location import Folders
 from statefx.log.takeover import read_checkpoint, take_generation
+from statefx.operators.context import DRIVER
 from statefx.spark.checkpoint import SparkCheckpoint
 from statefx.spark.failures import job_error, last_line
 from statefx.spark.feeds import StreamFeed
-from tests.bolts import WithState
+from statefx.spark.job import held_slots
+from tests.bolts import Split, WithState
 from tests.providers.redis_server import RedisServer
 from tests.spark.bolts import Once, recount, word_count
 from tests.spark.counting import begun
@@ -115,6 +118,44 @@ def test_sigterm_ends_a_forked_process_and_leaves_the_query_of_its_parent_alone(
     query.processAllAvailable()
     query.stop()
     assert state(place / "ck", "count") == recount(FILES["a"])
+
+
+class Interrupting(MemoryTransactionalSpout):
+    """Its copy on the driver is opened while `submit` waits; then Ctrl-C comes, once."""
+
+    def __init__(self, once):
+        super().__init__([[("a b",)]], "value string")
+        self.once = once
+
+    def open(self, context):
+        super().open(context)
+        if context.task == DRIVER and self.once:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+
+@pytest.mark.parametrize("moment", ["starting", "begun"])
+def test_ctrl_c_in_submit_leaves_no_query_that_nobody_has(spark, place, monkeypatch, moment):
+    def interrupt(query):
+        raise KeyboardInterrupt
+
+    builder = TopologyBuilder("interrupted")
+    once = Once(place)
+    builder.setSpout(
+        "lines", Interrupting(once) if moment == "begun" else MemoryTransactionalSpout([[]], "value string")
+    )
+    builder.setBolt("split", Split()).shuffleGrouping("lines")
+    topology, held = builder.createTopology(), held_slots()
+    if moment == "starting":
+        monkeypatch.setattr(sys.modules["statefx.spark.submit"], "watch", interrupt)
+    with pytest.raises(KeyboardInterrupt) as kept:  # as IPython keeps the last one, with all that its frames hold
+        submit(topology, spark, place / "ck")
+    assert held_slots() == held
+    assert [thread for thread in threading.enumerate() if thread.name == "statefx-interrupted"] == []
+    del kept
+    monkeypatch.undo()
+    query = submit(topology, spark, place / "ck")
+    query.processAllAvailable()
+    query.stop()
 
 
 @pytest.mark.soak  # two that are replaced, and wake up, come below
