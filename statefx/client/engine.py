@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from statefx.coordinator.attempt import Answer, Attempt, Part, answer_of
+from statefx.coordinator.attempt import Answer, Attempt, Part
 from statefx.coordinator.retrying import AttemptFailedError
 from statefx.errors import FencedError, StatefxError, TransactionError
 from statefx.plan.deployment import Deployment
@@ -79,7 +79,14 @@ class ClientEngine:
         self._left.append((attempt, part, call))
 
     def next(self, timeout_secs: float | None) -> Answer | None:
-        return answer_of(*self._left.popleft()) if self._left else None
+        if not self._left:
+            return None
+        attempt, part, call = self._left.popleft()
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - whoever reads the answer decides; Ctrl-C is the caller's
+            return Answer(attempt, part, error)
+        return Answer(attempt, part)
 
     def cancel(self, attempt: Attempt) -> None:
         self._left = deque(each for each in self._left if each[0] is not attempt)

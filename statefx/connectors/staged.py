@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -33,6 +34,8 @@ from statefx.operators.sinks import (
 )
 from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import Storage
+
+logger = logging.getLogger("statefx")
 
 FOLDER = "staged"
 
@@ -270,7 +273,7 @@ class StagedCommitter(SinkCommitter):
         self._target: Target | None = None
 
     def check(self, reached: CheckpointPosition, *, takeover: bool) -> None:
-        with self._opened() as target:
+        with self._connected() as target:
             target.check()
             found = target.marker()
             try:
@@ -327,9 +330,12 @@ class StagedCommitter(SinkCommitter):
         storage.discard_unfinished(prefix)
 
     def close(self) -> None:
-        if self._target is not None:
-            self._target.close()
-            self._target = None
+        target, self._target = self._target, None  # first: what can't be closed would be used again and again
+        try:
+            if target is not None:
+                target.close()
+        except Exception:
+            logger.exception("sink to %s: close() raised; ignored", self._name)
 
     def _opened(self) -> Target:
         target: Target | None = self._connect()

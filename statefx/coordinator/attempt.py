@@ -197,11 +197,3 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Release its resources: nothing runs, and nothing begins any more."""
-
-
-def answer_of(attempt: Attempt, part: Part, call: Callable[[], object]) -> Answer:
-    try:
-        call()
-    except Exception as error:  # noqa: BLE001 - whoever reads the answer decides
-        return Answer(attempt, part, error)
-    return Answer(attempt, part)

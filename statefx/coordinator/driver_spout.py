@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from asyncio import CancelledError
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,16 +17,12 @@ from statefx.operators.spouts import (
     check_json,
     plans,
 )
-from statefx.operators.user_errors import bolt_error
+from statefx.operators.user_errors import RAISED, bolt_error
 from statefx.protocol.batches import Partitions
 from statefx.protocol.identity import TaskId
 from statefx.protocol.jsonform import Json, json_copy
 from statefx.protocol.log_state import LogState
 from statefx.protocol.order import Emission, EmissionOrder
-
-RAISED = (Exception, CancelledError, SystemExit)
-"""Errors of spouts' code: the last two would otherwise end the driver's thread without naming the spout. Ctrl-C
-is no error of a spout's."""
 
 WHOLE = ""
 """The one partition of a spout that has none."""

@@ -406,12 +406,11 @@ class Launch:
             committed(done)
 
         def ended() -> None:
-            engine.close()
-            for release in self._endings:
-                release()
-            janitor.close()
-            for sink in self._sinks:
-                sink.close()
+            for release in (engine.close, *self._endings, janitor.close, *(sink.close for sink in self._sinks)):
+                try:
+                    release()
+                except Exception:  # the others are released all the same, and the query's end is told
+                    logger.exception("%s: what it releases at its end raised; ignored", self.topology.name)
 
         shown = progress or Progress()
         shown.measures = Measures(self.topology.name, self.plan, clock=shown.clock, now=shown.now)

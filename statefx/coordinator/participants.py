@@ -205,7 +205,7 @@ class SinkParticipant(Participant):
         try:
             committer.check(self._reached(state), takeover=self.takeover)
         finally:
-            committer.close()
+            self._release(committer)
 
     def _check_decided(self, state: LogState) -> None:
         decided = self._decided(state)
@@ -274,7 +274,13 @@ class SinkParticipant(Participant):
 
     def close(self) -> None:
         if self._committer is not None:
-            self._committer.close()
+            self._release(self._committer)
+
+    def _release(self, committer: SinkCommitter) -> None:
+        try:
+            committer.close()
+        except Exception:
+            logger.exception("sink %r: close() raised; ignored", self.name)
 
     def _make(self, state: LogState) -> SinkCommitter:
         owner = Owner(self.application, state.origin, state.generation)

@@ -18,6 +18,7 @@ from statefx.errors import (
     TransactionError,
     TransactionTimeoutError,
 )
+from statefx.operators.user_errors import RAISED
 from statefx.protocol.commands import Resolution, Unresolved
 from statefx.protocol.order import ResolutionOrder
 from statefx.protocol.reports import FailureKind
@@ -225,9 +226,9 @@ class Resolver:
             return self._tasks_left(work, attempt, failure)
         if failure is None:
             return None, []
-        # Whatever a sink's client raises: it is decided, and may be done again (rule 10.4). What is no Exception ends
-        # the driver; FencedError and StoppedError do as well.
-        if not isinstance(failure, Exception) or isinstance(failure, FencedError | StoppedError):
+        # Whatever a sink's client raises: it is decided, and may be done again (rule 10.4). Whatever is none of
+        # `RAISED` ends the driver, as FencedError and StoppedError do.
+        if not isinstance(failure, RAISED) or isinstance(failure, FencedError | StoppedError):
             raise failure
         if not isinstance(failure, StatefxError):
             self.progress.raised(failure, name)

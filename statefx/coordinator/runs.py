@@ -40,7 +40,7 @@ from typing import Any, Protocol
 import msgspec
 
 from statefx import logs
-from statefx.coordinator.attempt import Answer, Attempt, Part, answer_of
+from statefx.coordinator.attempt import Answer, Attempt, Part
 from statefx.coordinator.retrying import JobFailedError, StoppedError
 from statefx.errors import StatefxError, TransactionError
 from statefx.plan.levels import Plan, segments_of
@@ -239,11 +239,15 @@ class RunEngine(ABC):
 
     def call(self, attempt: Attempt, part: Part, call: Callable[[], object]) -> None:
         def called() -> None:
+            failure: BaseException | None = None
             with logs.fields(component=part):
-                answer = answer_of(attempt, part, call)
-            if answer.failure is not None and self._stopping:  # it would fail for ever
-                answer = answer._replace(failure=StoppedError("the query was stopped"))
-            self._answers.put(answer)
+                try:
+                    call()
+                except BaseException as error:  # noqa: BLE001 - it would end the thread, and `next` wait for ever
+                    failure = error
+            if failure is not None and self._stopping:  # it would fail for ever
+                failure = StoppedError("the query was stopped")
+            self._answers.put(Answer(attempt, part, failure))
 
         self.call_aside(f"{part}-{attempt.name.txid}", logs.carrying(called))
 

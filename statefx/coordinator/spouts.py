@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from statefx.coordinator.attempt import Attempt, Batch, Emissions
-from statefx.coordinator.driver_spout import RAISED, DriverSpout
+from statefx.coordinator.driver_spout import DriverSpout
 from statefx.coordinator.progress import Progress
 from statefx.coordinator.retrying import backoff_secs
 from statefx.coordinator.times import Ticks
@@ -26,6 +26,7 @@ from statefx.operators.acker import is_of_acks
 from statefx.operators.context import DRIVER, Context
 from statefx.operators.hooks import overrides
 from statefx.operators.spouts import ReplayingSpout, TransactionalSpout, check_json, has_partitions, may_finish, plans
+from statefx.operators.user_errors import RAISED
 from statefx.plan.levels import Plan
 from statefx.protocol.batches import Batches, Partitions, changed, not_durable, to_be_durable
 from statefx.protocol.identity import TaskId

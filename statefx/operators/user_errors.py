@@ -6,11 +6,16 @@ import os
 import re
 import sysconfig
 import traceback
+from asyncio import CancelledError
 from collections.abc import Iterable
 from types import FrameType
 
 from statefx.errors import BoltError
 from statefx.operators.context import DRIVER
+
+RAISED = (Exception, CancelledError, SystemExit)
+"""Errors of users' code on the driver: the last two would otherwise end its thread without naming what raised. Ctrl-C
+is no error of that code."""
 
 _SHOWN = 2000
 _TRACEBACK_SHOWN = 20_000

@@ -46,7 +46,8 @@ _WORKERS = "STATEFX_WORKERS"
 
 def is_stopped(context: SparkContext) -> bool:
     """Return whether a SparkContext was stopped; a Py4JError means that the JVM is gone."""
-    return context._jsc is None or bool(context._jsc.sc().isStopped())
+    inner = context._jsc  # once: another thread may stop it meanwhile
+    return inner is None or bool(inner.sc().isStopped())
 
 
 def stopped_here(context: SparkContext) -> bool:

@@ -283,17 +283,23 @@ class PipelinedEngine(RunEngine):
         self.on_ended(run, failure)
 
     def call_aside(self, name: str, call: Callable[[], None]) -> None:
-        """Run `call` in a thread that has one of its own in the JVM; what it runs on Spark ends with the query."""
+        """Run `call` in a thread that has one of its own in the JVM; what it runs on Spark ends with the query.
+
+        TransactionError if the SparkContext was stopped: nothing but this call could go on, and one that fails would
+        be repeated for ever.
+        """
+        if self._is_stopped:
+            raise TransactionError(CONTEXT_STOPPED)
 
         def tagged() -> None:
             context = self._session.sparkContext
             with contextlib.ExitStack() as stack:
-                if not internals.stopped_here(context):  # else a call that needs no Spark goes through all the same
+                with contextlib.suppress(Exception):  # stopped just now: a call that needs no Spark goes through
                     stack.enter_context(internals.own_properties(context))
                     context.addJobTag(self._calls)
                 call()
 
-        InheritableThread(target=tagged, name=f"statefx-{name}", daemon=True).start()
+        threading.Thread(target=tagged, name=f"statefx-{name}", daemon=True).start()
 
     def serve(self, run: bytes, secret: bytes, on_frame: Any, lost: Any) -> ControlServer:
         return ControlServer(self._bind, self._port, run, secret, self.chains, on_frame, lost)
@@ -315,9 +321,9 @@ class PipelinedEngine(RunEngine):
 
     def cancel_tag(self, tag: str) -> None:
         context = self._session.sparkContext
-        with contextlib.suppress(Py4JError):  # the context was stopped, and the job with it
-            if not internals.stopped_here(context):
-                context.cancelJobsWithTag(tag)
+        # The context was stopped, and the job with it: None has no such attribute.
+        with contextlib.suppress(Py4JError, AttributeError):
+            context.cancelJobsWithTag(tag)
 
 
 class SparkRun:

@@ -239,10 +239,15 @@ class Query:
             self._observer.start()
         if self._page is not None:
             self._page.show(self)
-        self._thread.start()
-        self._requests.start()
-        while not self._started.wait(_POLL_SECS) and not self._coordinator.progress.is_stuck:
-            pass  # a commit that is being repeated since a former run must not keep the caller from seeing it
+        try:
+            self._thread.start()
+            self._requests.start()
+            while not self._started.wait(_POLL_SECS) and not self._coordinator.progress.is_stuck:
+                pass  # a commit that is being repeated since a former run must not keep the caller from seeing it
+        except BaseException:  # Ctrl-C: nobody has this query, and nobody could stop it
+            if self._thread.is_alive():
+                self._stop_as("It was stopped by an interrupt of submit", 0)
+            raise
         if self._ended.is_set():
             self._raise()
 
@@ -539,19 +544,24 @@ class Query:
                 shown = None if known else error.with_traceback(self._trace)
                 logger.error("query %s ended: %s: %s", self.name, type(error).__name__, error, exc_info=shown)
         finally:
-            if self._bar is not None:
-                self._bar.ended()
-            self._coordinator.end()  # before `stop` returns: who has stopped a query may delete its folder
-            if self._observer is not None:
-                self._observer.end(self._error, self._how or "Its input ended")
-            self._repeats.close()
-            self._listeners.close(self._error, self._waiting | self._stopping)
-            if self._requests is not None:
-                self._requests.end(self._last_answer())
-            self._ended.set()
-            self._started.set()
-            if self._page is not None:
-                self._page.close()
+            try:
+                self._end()
+            finally:  # whatever has raised, as a handler of the log may: `stop` and `awaitTermination` wait for this
+                self._ended.set()
+                self._started.set()
+                if self._page is not None:
+                    self._page.close()
+
+    def _end(self) -> None:
+        if self._bar is not None:
+            self._bar.ended()
+        self._coordinator.end()  # before `stop` returns: who has stopped a query may delete its folder
+        if self._observer is not None:
+            self._observer.end(self._error, self._how or "Its input ended")
+        self._listeners.close(self._error, self._waiting | self._stopping)
+        if self._requests is not None:
+            self._requests.end(self._last_answer())
+        self._repeats.close()
 
     def _tell(self, outcome: Outcome) -> None:
         """Tell the listeners of the end of an attempt."""
@@ -624,6 +634,8 @@ class Query:
 
 
 _running: weakref.WeakSet[Query] = weakref.WeakSet()
+_process = 0
+"""The process that these run in: one that is forked from it has copies of them, and the handler of its signal."""
 
 
 def watch(query: Query) -> None:
@@ -632,6 +644,10 @@ def watch(query: Query) -> None:
     A handler of the user's own is left alone. Handlers can be set in the main thread only: a query that is submitted
     elsewhere is not stopped.
     """
+    global _process  # noqa: PLW0603 - as the handler
+    if _process != os.getpid():
+        _running.clear()
+        _process = os.getpid()
     _running.add(query)
     in_main = threading.current_thread() is threading.main_thread()
     if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
@@ -642,7 +658,7 @@ def watch(query: Query) -> None:
 def _tell() -> None:
     """Name the queries that end with the process: threads of a query don't keep it alive."""
     for query in list(_running):
-        if query.isActive:
+        if query.isActive and _process == os.getpid():
             with query._logged():
                 logger.warning(
                     "query %r was running when the script ended, and ended with it; the next submit goes on after the "
@@ -655,6 +671,9 @@ def _tell() -> None:
 def _terminate(number: int, frame: object) -> None:
     """Begin the end; a second signal ends the process at once."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if _process != os.getpid():  # as of multiprocessing, whose Pool ends its processes so, and waits for that
+        os.kill(os.getpid(), signal.SIGTERM)
+        return
     # No daemon: the process must live until the queries have ended.
     threading.Thread(target=_stop_all, name="statefx-terminate").start()
 

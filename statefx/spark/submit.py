@@ -192,6 +192,7 @@ def _submit(
     engine = PipelinedEngine(
         deployment, own, launch.settings.transaction_timeout_secs, launch.settings.control_port, stopping
     )
+    opened.callback(engine.close)  # what this raises may be kept, as IPython does, and the engine by its frames
     coordinator = _coordinator(launch, log, engine, stopping, shown)
     feed: Feed
     if frame is None:

@@ -1,6 +1,7 @@
 """What becomes of runs, seen from the driver: clocks, confirmations, runs that begin while others end."""
 
 import threading
+from asyncio import CancelledError
 
 import pytest
 
@@ -63,6 +64,11 @@ class StubEngine(RunEngine):
 
     def call_aside(self, name, call):
         call()
+
+
+class ThreadEngine(StubEngine):
+    def call_aside(self, name, call):
+        threading.Thread(target=call, daemon=True).start()
 
 
 class Roots(tuple):
@@ -191,6 +197,20 @@ def test_a_stop_ends_what_waits_for_slots_that_never_come(which):
     engine.stop()
     found = [each for each in (engine.next(0.3), engine.next(0.3)) if each is not None]
     assert found, "nothing ends it: query.stop() waits for ever"
+
+
+@pytest.mark.parametrize("raised", [OSError, CancelledError, SystemExit, GeneratorExit, KeyboardInterrupt])
+def test_a_call_is_answered_whatever_it_raises(raised):
+    """It has a thread of its own: a sink's commit that raised SystemExit was waited for for ever."""
+    engine = ThreadEngine(plan(1), 10.0)
+
+    def call():
+        raise raised
+
+    engine.call(Attempt(TransactionAttempt(1, 0)), "out", call)
+    answer = engine.next(5.0)
+    assert answer is not None, "nobody answers"
+    assert type(answer.failure) is raised
 
 
 @pytest.mark.parametrize("another_has_begun", [False, True])

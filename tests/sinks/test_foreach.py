@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from asyncio import CancelledError
 from contextlib import suppress
 
 import pyarrow as pa
@@ -95,21 +96,22 @@ def test_a_crash_at_every_durable_step_calls_each_transaction_in_order_and_at_le
     assert again > 0, "no crash came between the call and its note"
 
 
-def test_a_function_that_raises_is_called_again_and_nothing_else_is_committed(tmp_path, monkeypatch):
+@pytest.mark.parametrize("raised", [OSError, CancelledError, SystemExit])
+def test_a_function_that_raises_is_called_again_and_nothing_else_is_committed(tmp_path, monkeypatch, raised):
     monkeypatch.setattr(tester, "_dataframe", as_words)
     seen = []
 
     def refuse_twice(txid):
         seen.append(one.status if len(seen) else None)
         if len(seen) < 3:
-            raise OSError("the broker is away")
+            raise raised("the broker is away")
 
     calls = Calls(refuse_twice)
     with TopologyTester(topology(calls), tmp_path) as one:
         one.send({"lines": [("a",)]})
         one.send({"lines": [("b",)]})
     assert calls.done == [(1, ["a"]), (2, ["b"])]
-    assert "out: OSError: the broker is away" in seen[1]["stuck"]["reason"]
+    assert f"out: {raised.__name__}: the broker is away" in seen[1]["stuck"]["reason"]
     assert seen[1]["txid"] == seen[2]["txid"] == 1
     assert "stuck" not in seen[3]
 

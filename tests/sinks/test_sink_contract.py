@@ -10,12 +10,14 @@ import pandas
 import pyarrow.parquet as pq
 import pytest
 
+from statefx import TopologyBuilder, TransactionalClient
 from statefx.connectors import StagedSink, Target
 from statefx.connectors.files import FileSink, committedFiles
 from statefx.connectors.sql import SqlSink
 from statefx.connectors.staged import StagedCommitter, Stager
 from statefx.errors import SinkError
 from statefx.operators.sinks import Marker
+from statefx.testing import Limits, TopologyTester, rows
 from statefx.testing.sink_contract import SinkContract
 from tests.sinks.durable_steps import database_steps, fast
 from tests.testing.lives import seeds
@@ -199,3 +201,68 @@ class TestLedger(SinkContract):
 
     def pauses(self, step):
         return self.steps(step, begins=True)
+
+
+# ---- Connections that can't be closed.
+
+
+class Lost(Ledger):
+    """Its connection is lost at the first publish."""
+
+    lost = []
+
+    def write(self, rows):
+        if len(rows) and not Lost.lost:
+            Lost.lost.append(self)
+            self.database.close()
+        super().write(rows)
+
+    def close(self):
+        if self in Lost.lost:
+            raise OSError("it is lost")
+        super().close()
+
+
+def test_a_target_that_can_not_be_closed_is_opened_again(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(Lost, "lost", [])
+    builder = TopologyBuilder("words")
+    builder.setStream("words", rows("word string, n long"))
+    builder.setSink("out", LedgerSink(str(tmp_path / "ledger"), Lost)).globalGrouping("words")
+    with TopologyTester(builder.createTopology(), tmp_path / "ck", limits=Limits(pauses=3)) as one:
+        one.send({"words": [("a", 1)]})
+    assert read_table(tmp_path / "ledger") == ["a"]
+    assert len(Lost.lost) == 1
+    assert f"sink to {tmp_path}/ledger: close() raised; ignored" in caplog.messages
+
+
+class Unclosable(Ledger):
+    def close(self):
+        super().close()
+        raise OSError("it is lost")
+
+
+class UnclosableCommitter(StagedCommitter):
+    def close(self):
+        super().close()
+        raise OSError("it is lost")
+
+
+class Closed(Ledger):
+    closed = 0
+
+    def close(self):
+        super().close()
+        Closed.closed += 1
+
+
+@pytest.mark.parametrize("parts", [{"opened": Unclosable}, {"committing": UnclosableCommitter}], ids=" ".join)
+def test_what_can_not_be_closed_keeps_nothing_else_from_its_end(tmp_path, monkeypatch, parts):
+    monkeypatch.setattr(Closed, "closed", 0)
+    sinks = {"out": LedgerSink(str(tmp_path / "out"), **parts), "second": LedgerSink(str(tmp_path / "second"), Closed)}
+    schemas = dict.fromkeys(sinks, "word string, n long")
+    with TransactionalClient(tmp_path / "ck", id="x", sinks=sinks, schemas=schemas) as client:
+        with client.transaction() as transaction:
+            transaction.send("out", [("a", 1)])
+        checked = Closed.closed
+    assert (checked, Closed.closed) == (1, 2)
+    assert read_table(tmp_path / "out") == ["a"]

@@ -1,9 +1,11 @@
 """Bolts for tests on Spark, and topologies made of them."""
 
 import os
+import threading
 from collections import Counter
 
 from statefx import BasicBolt, BatchBolt, Stateful, TopologyBuilder
+from statefx.connectors import CollectSink
 from tests.bolts import Count, Split, WithState
 
 
@@ -71,3 +73,16 @@ def word_count(lines, name="word-count", parallelism=2, split=None, count=None, 
 
 def recount(texts):
     return dict(Counter(word for text in texts for word in text.split()))
+
+
+class Unclosable(CollectSink):
+    """What its target raises when it is closed, in the query's own thread, is no Exception even."""
+
+    def connect(self, schema):
+        target = super().connect(schema)
+        target.close = self.refuse
+        return target
+
+    def refuse(self):
+        if threading.current_thread() is not threading.main_thread():
+            raise SystemExit(1)

@@ -6,14 +6,16 @@ It prints JSON.
 import json
 import os
 import sys
+import threading
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 import statefx
 from statefx import TopologyBuilder, submit
-from statefx.connectors import MemoryTransactionalSpout
+from statefx.connectors import CollectSink, ForeachTransactionSink, MemoryTransactionalSpout
 from statefx.errors import ConfigError, StatefxError
+from statefx.spark import internals
 from tests.bolts import Count, Split
 from tests.spark.bolts import Once, word_count
 from tests.spark.counting import session, tell
@@ -53,10 +55,13 @@ def play(name, place):
     wait_for(lambda: once.happened, "the transaction to be at work")
     spark.stop()
     wait_for(lambda: not query.isActive, "the query to end")
-    error = query.exception()
-    ended = error and f"{type(error).__name__}: {error}"
-    tell(**{name: {"error": ended, "log": kinds(place / "ck")}})
+    tell(**{name: {"error": told(query), "log": kinds(place / "ck")}})
     hold.unlink()
+
+
+def told(query):
+    error = query.exception()
+    return error and f"{type(error).__name__}: {error}"
 
 
 def play_idle(place):
@@ -67,6 +72,44 @@ def play_idle(place):
     spark.stop()
     wait_for(lambda: not query.isActive, "the query that waits for input to end")
     tell(idle={"error": query.exception(), "log": kinds(place / "ck")})
+
+
+def written(spark, place, sink):
+    builder = TopologyBuilder("written")
+    builder.setStream("lines", spark.createDataFrame([("a",)], "value string"))
+    builder.setSink("out", sink).globalGrouping("lines")
+    return submit(builder.createTopology(), spark, place / "ck")
+
+
+def away(frame, txid):
+    raise OSError("it is away")
+
+
+def play_away(place):
+    """The session is stopped while a commit is tried again and again."""
+    spark = session("local[8]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
+    query = written(spark, place, ForeachTransactionSink(away))
+    wait_for(lambda: "it is away" in str(query.status.get("stuck")), "the commit to fail")
+    spark.stop()
+    wait_for(lambda: not query.isActive, "the query whose sink is away to end")
+    tell(away={"error": told(query), "log": kinds(place / "ck")})
+
+
+def play_begun(place):
+    """The session is stopped between the beginning of a commit's thread and the commit."""
+    spark = session("local[8]", **{"spark.executorEnv.PYTHONPATH": os.getcwd()})
+    own = internals.own_properties
+
+    def stopping(context):
+        if threading.current_thread().name == "statefx-out-1":
+            spark.stop()
+        return own(context)
+
+    internals.own_properties, sink = stopping, CollectSink()
+    query = written(spark, place, sink)
+    wait_for(lambda: not query.isActive, "the query whose commit has begun to end")
+    internals.own_properties = own
+    tell(begun={"error": told(query), "rows": sink.rows, "log": kinds(place / "ck")})
 
 
 QUIET = {"spark.ui.enabled": "false"}
@@ -139,10 +182,11 @@ def said_of(topology, spark, location):
 def main(work):
     play_after_another(Path(work, "after another"))  # first: a session of statefx's leaves its settings to the next one
     play_own()
-    for name in ("stream", "batch", "idle", "spouts"):
+    own = {"idle": play_idle, "away": play_away, "begun": play_begun}
+    for name in ("stream", "batch", "idle", "spouts", "away", "begun"):
         place = Path(work, name)
         place.mkdir()
-        play_idle(place) if name == "idle" else play(name, place)
+        own[name](place) if name in own else play(name, place)
 
 
 if __name__ == "__main__":

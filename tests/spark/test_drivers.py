@@ -1,5 +1,6 @@
 """Drivers that are killed, stopped or replaced, and workers that die: the outcome is that of an undisturbed run."""
 
+import multiprocessing
 import os
 import shutil
 import signal
@@ -14,15 +15,18 @@ import pytest
 from pyspark.errors import PythonException
 
 from statefx import BasicBolt, StatefulBolt, TopologyBuilder, submit
+from statefx.connectors import MemoryTransactionalSpout
 from statefx.coordinator.retrying import JobFailedError
 from statefx.coordinator.runs import NoSlotsError
 from statefx.errors import AttemptsExhaustedError, FencedError, InputError
 from statefx.log.location import Folders
 from statefx.log.takeover import read_checkpoint, take_generation
+from statefx.operators.context import DRIVER
 from statefx.spark.checkpoint import SparkCheckpoint
 from statefx.spark.failures import job_error, last_line
 from statefx.spark.feeds import StreamFeed
-from tests.bolts import WithState
+from statefx.spark.job import held_slots
+from tests.bolts import Split, WithState
 from tests.providers.redis_server import RedisServer
 from tests.spark.bolts import Once, recount, word_count
 from tests.spark.counting import begun
@@ -89,6 +93,69 @@ def test_sigterm_drains(drivers, place, masked):
     assert log.committed == 2 or (masked and 2 < log.committed < len(files))
     read = list(files.values())[: log.committed]
     assert state(place / "ck", "count") == recount(line for lines in read for line in lines)
+
+
+def pause(begun):
+    begun.set()
+    signal.pause()
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
+def test_sigterm_ends_a_forked_process_and_leaves_the_query_of_its_parent_alone(spark, place):
+    feed(place / "in", a=FILES["a"])
+    query = submit(word_count(lines_of(spark, place / "in")), spark, place / "ck", trigger=ALWAYS)
+    forking = multiprocessing.get_context("fork")
+    begun = forking.Event()
+    child = forking.Process(target=pause, args=(begun,))
+    child.start()
+    try:
+        assert begun.wait(BOUND_SECS)
+        child.terminate()
+        child.join(20)
+        assert child.exitcode == -signal.SIGTERM, "as it leaves its block, a Pool waits for ever"
+    finally:
+        child.kill()
+    query.processAllAvailable()
+    query.stop()
+    assert state(place / "ck", "count") == recount(FILES["a"])
+
+
+class Interrupting(MemoryTransactionalSpout):
+    """Its copy on the driver is opened while `submit` waits; then Ctrl-C comes, once."""
+
+    def __init__(self, once):
+        super().__init__([[("a b",)]], "value string")
+        self.once = once
+
+    def open(self, context):
+        super().open(context)
+        if context.task == DRIVER and self.once:
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+
+@pytest.mark.parametrize("moment", ["starting", "begun"])
+def test_ctrl_c_in_submit_leaves_no_query_that_nobody_has(spark, place, monkeypatch, moment):
+    def interrupt(query):
+        raise KeyboardInterrupt
+
+    builder = TopologyBuilder("interrupted")
+    once = Once(place)
+    builder.setSpout(
+        "lines", Interrupting(once) if moment == "begun" else MemoryTransactionalSpout([[]], "value string")
+    )
+    builder.setBolt("split", Split()).shuffleGrouping("lines")
+    topology, held = builder.createTopology(), held_slots()
+    if moment == "starting":
+        monkeypatch.setattr(sys.modules["statefx.spark.submit"], "watch", interrupt)
+    with pytest.raises(KeyboardInterrupt) as kept:  # as IPython keeps the last one, with all that its frames hold
+        submit(topology, spark, place / "ck")
+    assert held_slots() == held
+    assert [thread for thread in threading.enumerate() if thread.name == "statefx-interrupted"] == []
+    del kept
+    monkeypatch.undo()
+    query = submit(topology, spark, place / "ck")
+    query.processAllAvailable()
+    query.stop()
 
 
 @pytest.mark.soak  # two that are replaced, and wake up, come below

@@ -132,3 +132,13 @@ def test_a_session_that_is_stopped_fails_what_is_at_work_and_ends_what_waits(tol
     assert told["idle"]["error"] is None
     assert told["idle"]["log"][-1] == ["COMMITTING", 1, 0]  # which commits
     assert "ended because the SparkContext was stopped: nobody has stopped the query" in told["stderr"]
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+def test_a_session_that_is_stopped_ends_a_commit_that_is_tried_again_and_not_one_that_needs_no_spark(told):
+    assert told["away"]["error"] == told["batch"]["error"]
+    assert told["away"]["log"][-1] == ["COMMITTING", 1, 0]
+    assert told["begun"]["error"] is None
+    assert told["begun"]["rows"] == [{"value": "a"}]
+    assert told["begun"]["log"][-1] == ["COMMITTED", 1, None]

@@ -1,6 +1,7 @@
 """Sinks and sources beside Spark: files and tables that Spark reads, pages that run, checkpoints on S3."""
 
 import json
+import sys
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -15,7 +16,7 @@ from statefx.connectors.files import FileSink
 from statefx.errors import ConfigError
 from tests.conftest import ROOT
 from tests.docs.test_code_blocks import program
-from tests.spark.bolts import Keep, recount, word_count
+from tests.spark.bolts import Keep, Unclosable, recount, word_count
 from tests.spark.drivers import EXPECTED, FILES, hold, log_at, published
 from tests.spark.running import feed, kept, lines_of, run, wait_for
 from tests.spark.storing import TEXTS as STORES_TEXTS
@@ -53,7 +54,7 @@ def test_a_function_writes_each_transaction_with_spark(spark, place):
     feed(place / "in", **TEXTS)
     builder = TopologyBuilder("calls")
     builder.setStream("lines", lines_of(spark, place / "in", 2))
-    stuck, adaptive = [], []
+    stuck, exited, adaptive = [], [], []
 
     def write(frame, txid):
         if txid == 1 and not stuck:
@@ -61,6 +62,9 @@ def test_a_function_writes_each_transaction_with_spark(spark, place):
             raise OSError("no room")
         if txid == 1:
             stuck.append(query.status["stuck"]["reason"])
+        elif not exited:
+            exited.append(txid)
+            sys.exit("also what is no Exception is tried again")
         adaptive.append(frame.sparkSession.conf.get("spark.sql.adaptive.enabled"))
         totals = frame.groupBy(split("value", " ")[0].alias("name")).agg(count("*").alias("n"))  # a shuffle
         totals.withColumn("txid", lit(txid)).write.mode("append").parquet(str(place / "out"))
@@ -73,6 +77,17 @@ def test_a_function_writes_each_transaction_with_spark(spark, place):
     found = spark.read.parquet(str(place / "out"))
     assert sorted((row.txid, row.n) for row in found.collect()) == [(1, 30), (1, 30), (2, 30), (2, 30)]
     assert {row.name for row in found.collect()} == set(TEXTS)
+
+
+@pytest.mark.filterwarnings("ignore:Exception in thread statefx-words")
+def test_a_query_whose_sink_can_not_be_closed_ends(spark, place):
+    builder = TopologyBuilder("words")
+    builder.setStream("lines", spark.createDataFrame([("a",)], "value string"))
+    sink = Unclosable()
+    builder.setSink("out", sink).globalGrouping("lines")
+    query = submit(builder.createTopology(), spark, place / "ck")
+    assert query.awaitTermination(60)
+    assert sink.rows == [{"value": "a"}]
 
 
 @pytest.mark.soak
