@@ -64,6 +64,7 @@ SESSION: list[Any] = []
 CONFIGS: list[Any] = [
     "rocksdb",
     {"topology.max.spout.pendng": 1},
+    {"availableNow": True},
     {"topology.state.provider": "rocksbd"},
     {CONFIG: {"components": {"cuont": {}}}},
     {CONFIG: {"codec": "tests.testing.codecs:Jsn"}},
