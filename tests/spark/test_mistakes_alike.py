@@ -71,7 +71,7 @@ CONFIGS: list[Any] = [
     {"mine": threading.Lock()},
 ]
 
-LOCATIONS: list[Any] = [None, 5, "", "s3://bucket", "hdfs://host/ck", "/dev/null/ck", "/usr"]
+LOCATIONS: list[Any] = [None, 5, "", "s3://bucket", "s3a://bucket/ck", "hdfs://host/ck", "/dev/null/ck", "/usr"]
 
 
 class Both:
