@@ -126,7 +126,7 @@ def submit(
     Returns
     -------
     Query
-        Running; it has the methods of pyspark's StreamingQuery.
+        Running; it has methods of pyspark's StreamingQuery.
 
     Raises
     ------
