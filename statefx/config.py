@@ -171,6 +171,18 @@ ALIKE = 0.88
 ENCODING = ("codec", "keyClass", "valueClass", "keySerializerClass", "valueSerializerClass", "components")
 """Options in ``topology.state.provider.config`` that say how keys and values become bytes; providers don't see them."""
 
+ELSEWHERE = {
+    **dict.fromkeys(ENCODING, "an option of the encoding: put it into topology.state.provider.config"),
+    **{kind: f'a trigger: submit(..., trigger={{"{kind}": True}})' for kind in ("availableNow", "once")},
+    "processingTime": 'a trigger: submit(..., trigger={"processingTime": "5 seconds"})',
+    "closeTime": 'a part of a trigger: submit(..., trigger={"availableNow": True, "closeTime": True})',
+    **{
+        name: f"an argument of submit: submit(..., {name}=...)"
+        for name in ("trigger", "batchId", "adopt", "rename", "drop", "rescale", "progress", "listeners")
+    },
+}
+"""Names that are taken for no setting of the user's own, and where they belong."""
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -465,10 +477,8 @@ def _check_name(key: Any) -> None:
         return
     if key.lower().startswith("spark."):
         raise ConfigError(f"{key!r} is a setting of Spark: give it to SparkSession.builder.config", key=key)
-    if key in ENCODING:
-        raise ConfigError(
-            f"config has {key!r}, an option of the encoding: put it into topology.state.provider.config", key=key
-        )
+    if key in ELSEWHERE:
+        raise ConfigError(f"config has {key!r}, {ELSEWHERE[key]}", key=key)
     nearest = _nearest(key)
     if nearest is not None:
         raise ConfigError(

@@ -9,7 +9,7 @@
     |-- CheckpointError                   the checkpoint location can't be used for this run
     |   |-- CheckpointMismatchError       it belongs to another topology, or part of it was replaced
     |   `-- CheckpointFormatError         it was written in a format this version does not read
-    |-- InputError                      Spark could not read the input, outside any transaction
+    |-- InputError                        the input can't be read, or is not as the checkpoint knows it
     |-- FencedError                       a newer generation has taken over: stop, do not retry
     |-- LogOutcomeUnknownError            an append to the log may or may not have happened
     |-- StorageError                      bytes of a checkpoint could not be written
@@ -103,7 +103,7 @@ class CheckpointFormatError(CheckpointError):
 
 
 class InputError(StatefxError):
-    """The input can't be read as the checkpoint knows it: Spark ended its query, or a spout's source was changed."""
+    """The input can't be read, or is not as the checkpoint knows it: of a spout, or where Spark has ended its query."""
 
 
 class FencedError(StatefxError):

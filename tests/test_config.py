@@ -1,9 +1,11 @@
 """Settings: defaults, what is allowed, what is refused and how it is said."""
 
+import inspect
 import pickle
 
 import pytest
 
+from statefx import submit
 from statefx.config import SETTINGS, Config, reference_table
 from statefx.errors import ConfigError
 
@@ -119,11 +121,18 @@ def test_a_name_like_a_setting_is_not_taken_for_the_users_own(key, nearest):
     assert (caught.value.key, caught.value.nearest) == (key, nearest)
 
 
+ARGUMENTS = list(inspect.signature(submit).parameters)[4:]
+"""What may be meant for a setting where config is the fourth argument."""
+
+
 @pytest.mark.parametrize(
     ("key", "says"),
     [
         ("spark.sql.shuffle.partitions", r"a setting of Spark: give it to SparkSession\.builder\.config"),
         ("codec", r"an option of the encoding: put it into topology\.state\.provider\.config"),
+        ("availableNow", r"config has 'availableNow', a trigger: submit\(\.\.\., trigger={\"availableNow\": True}\)"),
+        *((kind, "a (part of a )?trigger: submit") for kind in ("once", "processingTime", "closeTime")),
+        *((name, rf"an argument of submit: submit\(\.\.\., {name}=") for name in ARGUMENTS),
     ],
 )
 def test_what_belongs_elsewhere_says_where(key, says):

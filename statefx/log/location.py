@@ -17,12 +17,16 @@ from statefx.storage.contract import PROBE
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
-_STORE = re.compile(r"(s3|gs|az)://([^/?#@%\\\s]+)((?:/[^/?#%\\\s]+)+)/*")
+_STORE = re.compile(r"(s3|gs|az)://([^/?#@%\\\s]+)((?:/(?!\.)[^/?#%\\\s]+)+)/*")
 """An object store's URL: a bucket, and a prefix in it. Without `?`, `#` and `@`: nobody hides a password in it.
 Without `%`: one place has one text."""
 
-_STORES = ("s3a", "s3n", "s3", "gs", "az", "abfs", "abfss", "wasbs")
-"""Schemes under which people know object stores."""
+_STORES = {
+    **dict.fromkeys(("s3", "s3a", "s3n"), "s3"),
+    "gs": "gs",
+    **dict.fromkeys(("az", "abfs", "abfss", "wasb", "wasbs"), "az"),
+}
+"""Schemes under which people know object stores, and what each is here."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +53,18 @@ def checkpoint_location(location: str | os.PathLike[str]) -> str:
     ConfigError: it is neither, or the package that talks to object stores is missing.
     """
     scheme = _SCHEME.match(location) if isinstance(location, str) else None
-    if not isinstance(location, str) or scheme is None or scheme[0][:-1].lower() not in _STORES:
+    own = None if scheme is None else _STORES.get(scheme[0][:-1].lower())
+    if not isinstance(location, str) or scheme is None or own is None:
         return local_path(location)
     found = _STORE.fullmatch(location)
-    if found is None or any(part.startswith(".") for part in found[3].split("/")):
+    if found is None:
+        rest = location[scheme.end() :]
+        written = f"{own}:{re.sub('@[^/]*', '', rest) if own == 'az' else rest}"  # the account is in the environment
+        if _STORE.fullmatch(written):
+            raise ConfigError(
+                f"checkpointLocation {location!r}: statefx talks to the store itself, not by Spark, and has another "
+                f"scheme for it: write {written}"
+            )
         raise ConfigError(
             f"checkpointLocation {location!r} must name a bucket and a prefix in it, as s3://bucket/word-count, "
             "gs://bucket/word-count or az://container/word-count do; credentials come from the environment"

@@ -1,4 +1,4 @@
-"""A running topology with the methods of pyspark's StreamingQuery, and the progress line on its terminal.
+"""A running topology with methods of pyspark's StreamingQuery, and the progress line on its terminal.
 
 The line is drawn when a transaction is committed and at no other time. Spark draws its own bar, of stages, while a job
 runs, and wipes it when the job has ended: so the two take turns, and no thread has to draw between transactions.

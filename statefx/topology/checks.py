@@ -85,11 +85,8 @@ def check_id(id: Any, taken: Iterable[str]) -> None:
 
 def stream_schema(id: str, dataframe: Any) -> pa.Schema:
     """Return the Arrow schema of a DataFrame."""
-    if isinstance(dataframe, type) or not (hasattr(dataframe, "schema") and hasattr(dataframe, "isStreaming")):
-        raise TopologyError(
-            f"stream {id!r} is {_kind(dataframe)}, not a DataFrame; pass one, such as spark.readStream.text(...)",
-            component=id,
-        )
+    if not _is_frame(dataframe):
+        raise _not_a("DataFrame", "stream", id, dataframe, "pass one, such as spark.readStream.text(...)")
     try:
         schema = parse_schema(dataframe.schema)
     except TopologyError as error:
@@ -114,7 +111,7 @@ def check_operator(kind: str, id: str, given: Any, bases: tuple[type, ...], reme
             f"{kind} {id!r} is the class {given.__name__}; pass an object: {given.__name__}(...)", component=id
         )
     if not isinstance(given, bases):
-        raise TopologyError(f"{kind} {id!r} is {_kind(given)}, not a {kind.title()}; {remedy}", component=id)
+        raise _not_a(kind.title(), kind, id, given, remedy)
     if not isinstance(parallelism, int) or isinstance(parallelism, bool) or not 1 <= parallelism <= PARALLELISM_MAX:
         raise TopologyError(
             f"{kind} {id!r}: parallelism is a whole number from 1 to {PARALLELISM_MAX}, not {parallelism!r}",
@@ -440,5 +437,36 @@ def _remedy(source: Component, stream: str) -> str:
     return f"Add it to outputFields of {type(source.operator).__name__}: {{{stream!r}: ...}}."
 
 
-def _kind(thing: Any) -> str:
-    return f"the class {thing.__name__}" if isinstance(thing, type) else f"of type {type(thing).__name__}"
+def _is_frame(thing: Any) -> bool:
+    return not isinstance(thing, type) and hasattr(thing, "schema") and hasattr(thing, "isStreaming")
+
+
+_KINDS: dict[str, tuple[type, ...]] = {"bolt": (Bolt,), "sink": (Sink,), "spout": (ReplayingSpout, Spout)}
+
+_FRAMES = {
+    "pandas": "spark.createDataFrame(frame)",
+    "polars": "spark.createDataFrame(frame.to_arrow())",
+    "pyarrow": "spark.createDataFrame(table)",
+    "pyspark.pandas": "frame.to_spark()",
+}
+"""Libraries whose tables are no DataFrames of Spark's, and how they become some."""
+
+
+def _not_a(noun: str, kind: str, id: str, given: Any, remedy: str) -> TopologyError:
+    """Return the error for what isn't what a method of the builder takes."""
+    what = f"the class {given.__name__}" if isinstance(given, type) else f"of type {type(given).__name__}"
+    return TopologyError(f"{kind} {id!r} is {_belongs(id, given) or f'{what}, not a {noun}; {remedy}'}", component=id)
+
+
+def _belongs(id: str, thing: Any) -> str | None:
+    """Say what a thing is that another method of the builder takes, and how."""
+    own = thing if isinstance(thing, type) else type(thing)
+    for kind, bases in _KINDS.items():
+        if issubclass(own, bases):
+            return f"a {kind}: set{kind.title()}({id!r}, {own.__name__}(...))"
+    if _is_frame(thing):
+        return f"a DataFrame: setStream({id!r}, frame)"
+    for library, made in _FRAMES.items():
+        if own.__module__.startswith(library) and own.__name__ in ("DataFrame", "Table"):
+            return f"a {own.__name__} of {library}: setStream({id!r}, {made})"
+    return None

@@ -350,7 +350,7 @@ def wired(place, *sinks):
     ("make", "error", "said"),
     [
         (lambda place: wired(place, FileSink), TopologyError, "is the class FileSink; pass an object"),
-        (lambda place: wired(place, Pass()), TopologyError, "not a Sink"),
+        (lambda place: wired(place, Pass()), TopologyError, "is a bolt: setBolt"),
         (lambda place: wired(place, FileSink("s3://x")), ConfigError, "a folder's path"),
         (lambda place: wired(place, FileSink(place, "xml")), ConfigError, "no format 'xml'"),
         (lambda place: wired(place, FileSink(place), FileSink(place)).createTopology(), TopologyError, "both write to"),

@@ -64,13 +64,14 @@ SESSION: list[Any] = []
 CONFIGS: list[Any] = [
     "rocksdb",
     {"topology.max.spout.pendng": 1},
+    {"availableNow": True},
     {"topology.state.provider": "rocksbd"},
     {CONFIG: {"components": {"cuont": {}}}},
     {CONFIG: {"codec": "tests.testing.codecs:Jsn"}},
     {"mine": threading.Lock()},
 ]
 
-LOCATIONS: list[Any] = [None, 5, "", "s3://bucket", "hdfs://host/ck", "/dev/null/ck", "/usr"]
+LOCATIONS: list[Any] = [None, 5, "", "s3://bucket", "s3a://bucket/ck", "hdfs://host/ck", "/dev/null/ck", "/usr"]
 
 
 class Both:

@@ -39,7 +39,8 @@ class Half(PartitionedTransactionalSpout):
     ("spout", "words"),
     [
         (Planned, ["class Planned", "Planned(...)"]),
-        (Count(), ["of type Count", "derive"]),
+        (Count(), ["a bolt: setBolt('numbers', Count(...))"]),
+        (object(), ["of type object", "derive"]),
         (Half(), ["planPartitionBatch", "emitPartitionBatchNew", "none"]),
         (type("Both", (Emitted, Planned), {})("."), ["defines both"]),
         (type("Ordered", (Whole, Committer), {})("."), ["Ordered is marked Committer", "let a bolt do"]),

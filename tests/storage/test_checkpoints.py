@@ -207,12 +207,37 @@ def test_a_bucket_that_is_not_there_is_named(bucket, tmp_path):
     [
         *("s3://bucket", "s3://bucket/", "s3://bucket/../x", "s3://bucket/x/.hidden", "s3://bucket/x?a=b"),
         *("s3://bucket/x/%2e%2e", "s3://bucket/a%2Fb", "s3://bucket/a\\b"),
-        *("s3a://bucket/x", "S3://bucket/x", "abfss://container/x", "gs:bucket/x", "s3://key:secret@bucket/x"),
+        *(
+            "gs:bucket/x",
+            "s3://key:secret@bucket/x",
+            "s3a://key:secret@bucket/x",
+            "s3a://bucket/../x",
+            "abfss://c@account",
+        ),
     ],
 )
 def test_what_is_no_url_of_a_store_is_refused(location):
     with pytest.raises(ConfigError, match="must name a bucket and a prefix in it, as s3://bucket/word-count"):
         checkpoint_location(location)
+
+
+@pytest.mark.parametrize(
+    ("location", "own"),
+    [
+        *((f"{scheme}://bucket/word-count", "s3://bucket/word-count") for scheme in ("s3a", "s3n", "S3", "S3A")),
+        ("GS://bucket/x/", "gs://bucket/x/"),
+        ("abfss://container@account.dfs.core.windows.net/a/b", "az://container/a/b"),
+        ("abfs://container/a", "az://container/a"),
+        *(
+            (f"{scheme}://container@account.blob.core.windows.net/a", "az://container/a")
+            for scheme in ("wasb", "wasbs")
+        ),
+    ],
+)
+def test_a_url_with_spark_s_scheme_is_told_what_to_write(location, own):
+    with pytest.raises(ConfigError, match=f"another scheme for it: write {own}$"):
+        checkpoint_location(location)
+    assert checkpoint_location(own)
 
 
 def test_a_url_is_written_in_one_way(tmp_path):

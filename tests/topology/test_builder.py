@@ -7,6 +7,8 @@ from contextlib import closing
 from itertools import pairwise
 from types import SimpleNamespace
 
+import pandas
+import pyarrow
 import pytest
 
 from statefx import (
@@ -286,6 +288,35 @@ def test_an_object_that_is_no_bolt(builder, bolt, message):
 def test_a_stream_that_is_no_data_frame(frame):
     with pytest.raises(TopologyError, match=r"stream 'lines' is .*, not a DataFrame; pass one"):
         TopologyBuilder("words").setStream("lines", frame)
+
+
+METHODS = {
+    "Stream": (Frame(), "a DataFrame: setStream('x', frame)"),
+    "Spout": (MemoryTransactionalSpout([], "n int"), "a spout: setSpout('x', MemoryTransactionalSpout(...))"),
+    "Bolt": (Split(), "a bolt: setBolt('x', Split(...))"),
+    "Sink": (ConsoleSink(), "a sink: setSink('x', ConsoleSink(...))"),
+}
+FRAMES = {
+    "a DataFrame of pandas: setStream('x', spark.createDataFrame(frame))": pandas.DataFrame({"n": [1]}),
+    "a Table of pyarrow: setStream('x', spark.createDataFrame(table))": pyarrow.table({"n": [1]}),
+    "a DataFrame of polars: setStream('x', spark.createDataFrame(frame.to_arrow()))": type(
+        "DataFrame", (), {"__module__": "polars.dataframe.frame", "schema": {}}
+    )(),
+    "a DataFrame of pyspark.pandas: setStream('x', frame.to_spark())": type(
+        "DataFrame", (), {"__module__": "pyspark.pandas.frame"}
+    )(),
+}
+
+
+@pytest.mark.parametrize("called", METHODS)
+def test_what_another_method_takes_is_told_where_it_belongs(called):
+    rights = [(thing, says) for method, (thing, says) in METHODS.items() if method != called]
+    classes = [(type(thing), says) for thing, says in rights if not isinstance(thing, Frame)]
+    for thing, says in [*rights, *classes, *((frame, says) for says, frame in FRAMES.items())]:
+        with pytest.raises(TopologyError) as caught:
+            getattr(TopologyBuilder("words"), f"set{called}")("x", thing)
+        assert str(caught.value) == f"{called.lower()} 'x' is {says}"
+        assert caught.value.component == "x"
 
 
 def test_a_column_that_can_not_travel(builder):
