@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from statefx import Checkpoint, TopologyBuilder
+from statefx import Checkpoint, TopologyBuilder, TransactionalSpout
 from statefx.admin.reading import provider_of
 from statefx.admin.savepoints import go_back, known_pins
 from statefx.command import main
@@ -21,10 +21,12 @@ from statefx.log.location import Folders
 from statefx.log.log import TransactionLog, read_state
 from statefx.storage import FolderStorage
 from statefx.testing import Crash, TopologyTester
+from tests.bolts import WithState
 from tests.coordinator.migrating import REFERENCES
 from tests.providers.redis_server import RedisServer
 from tests.spouts.numbers import ALL, Whole
 from tests.spouts.numbers import Count as CountNumbers
+from tests.spouts.numbers import topology as numbers_topology
 from tests.testing.topologies import SMALL, Driver, archived, lines, totals, word_count, words
 
 WORK = [lines(f"to be {number}", "or not", f"w{number % 3} w{number % 5}") for number in range(30)]
@@ -65,6 +67,66 @@ def test_what_was_committed_since_is_given_up_and_the_stream_goes_on(place):
         send(driver, WORK[5:])
         assert committed(driver) == words(WORK)
         assert committed(driver, "total")["total"] == sum(words(WORK).values())
+
+
+class Growing(TransactionalSpout):
+    """Plans of each transaction all that is there: another plan would have other rows."""
+
+    outputFields = "number long"
+
+    def __init__(self, there):
+        self.there = there
+
+    def initializeTransaction(self, txid, previous):
+        first = previous[1] if previous else 0
+        return [first, self.there] if first < self.there else None
+
+    def open(self, context):
+        self.first = context.task == 0
+
+    def emitBatch(self, attempt, metadata, collector):
+        for number in range(*metadata) if self.first else ():
+            collector.emit((number,))
+
+
+class ByNumber(WithState):
+    """Keeps which transaction had a number."""
+
+    def execute(self, tup, collector):
+        self.state.put(tup.number, self.context.txid)
+
+
+class Renewed(ByNumber):
+    stateVersion = 2
+
+    def migrateState(self, version, key, value):
+        return value
+
+
+@pytest.mark.parametrize("txid", [2, 1])
+@pytest.mark.parametrize("release", [ByNumber, Renewed])
+def test_what_was_planned_of_an_attempt_that_failed_is_kept_where_nothing_is_given_up(place, release, txid):
+    """A service, or a TransactionalMap, would take other rows for those of the attempt that was rolled back."""
+
+    def start(there, bolt):
+        return driver.start(numbers_topology(Growing(there), bolt))
+
+    def dies():
+        raise Crash
+
+    with Driver(place) as driver:
+        for there in (1, 2):
+            start(there, ByNumber()).emit()
+        tester = start(3, release())
+        tester.when("before COMMITTING(3, 0)", dies)
+        with pytest.raises(Crash):
+            tester.emit()
+        start(3, release()).close()
+        done = Checkpoint(driver.folder).restore(txid=txid)
+        assert (done.given_up, done.next_txid) == (2 - txid, 3)
+        with start(5, ByNumber()) as tester:
+            tester.drain()
+            assert tester.state("count") == dict(enumerate([1, 2, 3, 4, 4] if txid == 2 else [1, 4, 4, 4, 4]))
 
 
 @pytest.mark.soak
