@@ -1,8 +1,11 @@
 """Savepoints: what is kept is given back, whatever was committed, folded, merged and swept since."""
 
 import errno
+import os
 import shutil
+import signal
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,7 @@ from statefx.errors import (
     FencedError,
     StateCorruptedError,
 )
+from statefx.log import pins
 from statefx.log.location import Folders
 from statefx.log.log import TransactionLog, read_state
 from statefx.storage import FolderStorage
@@ -67,6 +71,27 @@ def test_what_was_committed_since_is_given_up_and_the_stream_goes_on(place):
         send(driver, WORK[5:])
         assert committed(driver) == words(WORK)
         assert committed(driver, "total")["total"] == sum(words(WORK).values())
+
+
+def test_a_thread_that_is_interrupted_amid_a_savepoint_does_not_end_the_query(place, monkeypatch):
+    """As by a cell of a notebook that is interrupted: no append may be interrupted (rule 3.2)."""
+    link = os.link
+
+    def interrupted(*paths):
+        os.kill(os.getpid(), signal.SIGINT)
+        link(*paths)
+
+    with Driver(place) as driver, driver.start() as tester:
+        tester.send(lines("to be"))
+        log, provider = tester._coordinator.log, tester._coordinator.participants.state.provider
+        for call in (partial(pins.take, log, provider, "one"), partial(pins.delete, log, "one")):
+            with monkeypatch.context() as patched:
+                patched.setattr(os, "link", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    call()
+            tester.send(lines("to be"))
+            assert ("one" in log.state.pinned) == (call.func is pins.take)
+        assert tester.state("count")["be"] == 3
 
 
 class Growing(TransactionalSpout):
