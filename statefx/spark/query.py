@@ -57,7 +57,7 @@ class Line(logging.Filter):
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
         self._stream = stream
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # what is written may be logged, by the stream or a finalizer
         self._drawn = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
