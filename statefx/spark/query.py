@@ -418,9 +418,7 @@ class Query:
             The query has ended.
         """
         self._check_active("there is nothing to pause")
-        is_news = "paused" not in self.status
-        self._coordinator.hold(True)
-        if is_news:
+        if self._coordinator.hold(True):
             logger.info("query %s is paused", self.name)
 
     def resume(self) -> None:
@@ -432,9 +430,7 @@ class Query:
             The query has ended.
         """
         self._check_active("submit the topology again")
-        is_news = "paused" in self.status
-        self._coordinator.hold(False)
-        if is_news:
+        if self._coordinator.hold(False):
             logger.info("query %s goes on", self.name)
 
     def _check_active(self, remedy: str) -> None:
