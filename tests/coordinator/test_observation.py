@@ -569,8 +569,13 @@ def test_a_store_that_hangs_keeps_no_transaction_and_no_end(place, monkeypatch):
         Hangs.released.set()
 
 
-def test_what_raises_while_it_observes_harms_no_transaction(place, caplog):
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_what_raises_while_it_observes_harms_no_transaction(is_gone, place, caplog):
+    """Also if another thread removes it meanwhile."""
+
     def broken(outcome):
+        if is_gone:
+            tester._progress.watchers.remove(broken)
         raise RuntimeError("a defect")
 
     with TopologyTester(word_count(), place) as tester:
