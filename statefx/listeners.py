@@ -286,7 +286,9 @@ class _Delivery:
                 else:
                     event = waiting.event
                 getattr(self.listener, waiting.method)(event)
-            except Exception:
+            except (
+                BaseException
+            ):  # asyncio's CancelledError or SystemExit: of them this thread would end without a word
                 logger.exception("listener %s: %s raised; ignored", name, waiting.method)
 
 

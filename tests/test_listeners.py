@@ -1,6 +1,7 @@
 """Listeners: which events they get, in which order, and that nothing they do reaches the topology."""
 
 import threading
+from asyncio import CancelledError
 
 import pytest
 
@@ -86,10 +87,11 @@ def test_progress_has_what_spouts_say_after_the_commit(query, told):
     assert told.events[0].progress["sources"] == {"numbers": {"lag": 3}}
 
 
-def test_what_a_listener_raises_is_logged_and_others_go_on(query, told, caplog):
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit, CancelledError])
+def test_what_a_listener_raises_is_logged_and_others_go_on(error, query, told, caplog):
     class Fails(TopologyListener):
         def onQueryProgress(self, event):
-            raise RuntimeError("of the user's")
+            raise error("of the user's")
 
     with logs.of_query("words", logs.Repeats(later=lambda secs, call: None)):
         query.listeners.add(Fails())

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from statefx.admin.reading import Progress, at_pin, counted, found_checkpoint, open_task, provider_of
@@ -179,7 +180,8 @@ def restore(
     """Go back to a pin in place; or write it to a folder, by default that of the last committed transaction."""
     check_sinks(sinks)
     if to is None:
-        return go_back(folders, *_asked(folders, config, savepoint, txid), sinks=sinks)
+        found, provider, pin = _asked(folders, config, savepoint, txid)
+        return go_back(folders, found, provider, pin, sinks=sinks, keeps_plans=_reads_on(found, pin))
     if sinks is not None:
         raise ConfigError("with to= nothing is published twice: the new checkpoint owns no target. Leave sinks out")
     target = Folders(checkpoint_location(to))
@@ -210,6 +212,12 @@ def _asked(
     if last and savepoint is None and txid is None:
         return found, provider, pin_of(found)
     return found, provider, _pin(folders, found, savepoint, txid)
+
+
+def _reads_on(found: LogState, pin: Pin) -> bool:
+    """Return whether the sources are where the pin has left them: nothing is read again but what was planned since."""
+    where = attrgetter("state_txid", "committed_metadata", "topology.streams")
+    return bool(where(pin) == where(found))
 
 
 # ---- what is refused

@@ -58,7 +58,7 @@ class Backlogs:
             try:
                 found = spout.backlog() if isinstance(spout, Spout) else spout.backlog(self._metadata(name))
                 self._take(name, found)
-            except Exception as error:  # noqa: BLE001 - a source's client raises what it likes
+            except BaseException as error:  # noqa: BLE001 - a source's client raises what it likes, also CancelledError
                 self._measures.lost(name)
                 if name not in self._away:
                     self._away.add(name)

@@ -14,6 +14,7 @@ by `statefx.protocol.pipeline` alone: a rule that stood here would be one that t
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -109,7 +110,8 @@ class Coordinator:
     _stops: deque[Stop] = field(default_factory=deque, init=False)
     """Requests of `stop`; filled by other threads."""
     _held: bool = field(default=False, init=False)
-    """Whether nothing begins; set by other threads."""
+    """Whether nothing begins; set by other threads, one at a time."""
+    _holding: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def __post_init__(self) -> None:
         self._resolver = Resolver(self.engine, self.progress, self.shape.attempts_max)
@@ -201,14 +203,16 @@ class Coordinator:
         self._stops.append(Stop(now))
         self.engine.interrupt()
 
-    def hold(self, held: bool) -> None:
-        """Begin nothing more from now on, not even another attempt, until it is called with False.
+    def hold(self, held: bool) -> bool:
+        """Begin nothing more from now on, not even another attempt, until it is called with False; return if it is new.
 
         Any thread may call it. What is in flight goes on to its end, and a stop as well (rule 17.8).
         """
-        self._held = held
-        self.progress.held(held)
+        with self._holding:  # else a pause and a resume at once could leave status saying the one, and do the other
+            is_news, self._held = held != self._held, held
+            self.progress.held(held)
         self.engine.interrupt()
+        return is_news
 
     # ---- the loop
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -331,7 +331,8 @@ class Progress:
             try:
                 watcher(outcome)
             except Exception:
-                self.watchers.remove(watcher)
+                with suppress(ValueError):  # another thread has removed it meanwhile
+                    self.watchers.remove(watcher)
                 logger.exception("transactions are no longer observed by %r, and go on", watcher)
 
     def rolling_back(self, attempt: Attempt) -> None:

@@ -31,7 +31,7 @@ import queue
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -178,7 +178,7 @@ class RunEngine(ABC):
         """Called when a run is ready: the times of its tasks begin with it."""
         self.on_activity: Callable[[Mapping[TaskId, Mapping[str, float]]], None] = lambda times: None
         """Called with the milliseconds of tasks by activity, as in acks, while an attempt takes long."""
-        self._stopping = False
+        self._stopping, self._stopped = False, 0.0
         self._ending = 0
         """Runs that are over and have not ended."""
         self._again: float | None = None
@@ -293,18 +293,21 @@ class RunEngine(ABC):
     def stop(self) -> None:
         """Have what waits for its tasks end as stopped; the next start goes on with it (rule 6.5).
 
-        A rollback goes on where there are tasks to carry it out: it belongs to the stop.
+        A rollback goes on for a while where there are tasks to carry it out: it belongs to the stop.
         """
         with self._lock:
-            self._stopping = True
-            soon = self._clock() + STOPPING_SECS
+            self._stopping, self._stopped = True, self._clock()
+            soon = self._stopped + STOPPING_SECS
             self._unconfirmed = {of: (chains, min(until, soon)) for of, (chains, until) in self._unconfirmed.items()}
             for attempt in list(self._pending):
                 order = attempt.order
                 if isinstance(order, ResolutionOrder) and (order.resolution is Resolution.COMMIT or not self._ready):
-                    self._pending.remove(attempt)
-                    self._answers.put(Answer(attempt, attempt.part, StoppedError("the query was stopped")))
+                    self._end_as_stopped(attempt)
         self.interrupt()
+
+    def _end_as_stopped(self, attempt: Attempt) -> None:
+        self._pending.remove(attempt)
+        self._answers.put(Answer(attempt, attempt.part, StoppedError("the query was stopped")))
 
     def send_outcomes(self, txid: int, report: TreeReport) -> None:
         """Report a commit to the resident spouts, with the outcomes of trees.
@@ -530,6 +533,9 @@ class RunEngine(ABC):
             for attempt, due in dues:
                 if due <= now:
                     self._extend_or_abandon(attempt)
+            for attempt, due in list(self._hooks()):
+                if due <= now:
+                    self._end_as_stopped(attempt)
             if self._again is not None and self._again <= now:
                 self._again = None
                 self._begin()
@@ -545,7 +551,9 @@ class RunEngine(ABC):
             names = ", ".join(f"{chain.level}/{chain.partition}" for chain in sorted(stuck[0][0]))
             self.on_ended(run, JobFailedError(f"chain {names} does not answer: its worker is stuck"))
         with self._lock:
-            times = [due for _, due in self._deadlines()] + [until for _, until in self._unconfirmed.values()]
+            times = [due for _, due in (*self._deadlines(), *self._hooks())] + [
+                until for _, until in self._unconfirmed.values()
+            ]
             if self._again is not None:
                 times.append(self._again)
             if self._late < math.inf:
@@ -572,6 +580,12 @@ class RunEngine(ABC):
         for attempt in first.values():
             assert attempt.since is not None
             yield attempt, max(attempt.since, self._freed) + self._timeout_secs + attempt.extended_secs
+
+    def _hooks(self) -> Iterator[tuple[Attempt, float]]:
+        """Yield what hooks of tasks carry out while the query is stopped, and until when: one may never return."""
+        for attempt in self._pending if self._stopping else ():
+            if isinstance(attempt.order, ResolutionOrder) and attempt.since is not None:
+                yield attempt, max(attempt.since, self._stopped) + STOPPING_SECS
 
     def _tasks_restoring(self) -> str:
         """Return the tasks that restore state now, or "".

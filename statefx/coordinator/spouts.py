@@ -356,8 +356,7 @@ class SpoutSource(Emissions):
 
     def _is_read(self, txid: int) -> bool:
         """Return whether there is nothing more to read, as far as the trigger goes."""
-        closed_in_part = self.trigger.close_time and self.log.state.closed and self.log.state.closes
-        if 0 <= self._closing < txid or (closed_in_part and not self._was_begun(txid)):
+        if 0 <= self._closing < txid or (self._closed_in_part and not self._was_begun(txid)):
             return True  # rows that have come since are for the next start, which refuses them
         if self.trigger.once:
             return self._nothing or 0 < self._first < txid
@@ -368,7 +367,15 @@ class SpoutSource(Emissions):
 
     def _was_begun(self, txid: int) -> bool:
         """Return whether a transaction was begun before, here or by a former driver: its input may be durable."""
-        return bool(self.log.state.next_attempt(txid)) or txid in self.log.state.planned_metadata
+        state = self.log.state
+        if self._closed_in_part:  # it closed as well, unless it was to read something
+            return any(said.partitions or said.file for said in state.planned_metadata.get(txid, {}).values())
+        return bool(state.next_attempt(txid)) or txid in state.planned_metadata
+
+    @property
+    def _closed_in_part(self) -> bool:
+        """Whether event time is closed, and not all that has waited for it has ended."""
+        return self.trigger.close_time and self.log.state.closed > 0 and self.log.state.closes
 
     def _found_nothing(self, txid: int) -> bool:
         """Return whether spouts whose tasks find their input found none in the transaction before."""

@@ -7,6 +7,7 @@ that a savepoint needs. The record may stand anywhere between the others, so no 
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -64,11 +65,17 @@ def take(log: TransactionLog, provider: StateProvider, name: str) -> Savepoint:
         state = log.state
         check_new(state, provider, name)
         try:
-            log.append(Pinned(name, state.decided))
+            _append(log, Pinned(name, state.decided))
         except StatePhaseError:  # the driver's thread has decided another transaction meanwhile
             continue
         return savepoint(name, log.state.pinned[name])
     raise CheckpointError(f"savepoint {name!r} was not taken: transactions are decided too fast; try again")
+
+
+def _append(log: TransactionLog, record: Pinned | Unpinned) -> None:
+    # On a thread of its own: a cell of a notebook that is interrupted amid an append would end the query (rule 3.2).
+    with ThreadPoolExecutor(1) as aside:
+        aside.submit(log.append, record).result()
 
 
 def check_new(state: LogState, provider: StateProvider, name: str) -> None:
@@ -88,7 +95,7 @@ def check_new(state: LogState, provider: StateProvider, name: str) -> None:
 def delete(log: TransactionLog, name: str) -> None:
     """Delete a savepoint; the janitor then deletes the files that nothing else needs."""
     pinned(log.state, name, log.state.location)
-    log.append(Unpinned(name))
+    _append(log, Unpinned(name))
 
 
 def pinned(state: LogState, name: str, location: str) -> Pin:

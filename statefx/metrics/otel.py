@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from itertools import chain, islice
 from typing import Any, Protocol
 
@@ -108,9 +109,9 @@ class Instrumented:
 
     def close(self) -> None:
         """Report nothing more; again is a no-op."""
-        if self._record in self._registry.on_observation:
+        with suppress(ValueError):  # they are gone: one has raised, or this was called before
             self._registry.on_observation.remove(self._record)
-        if self._trace in self._watchers:
+        with suppress(ValueError):
             self._watchers.remove(self._trace)
         with self._lock:
             self._values, self._read_at = {}, float("inf")

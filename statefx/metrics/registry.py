@@ -8,6 +8,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple, Protocol
@@ -252,7 +253,8 @@ class Registry:
             try:
                 hook(metric, value, labels)
             except Exception:
-                self.on_observation.remove(hook)
+                with suppress(ValueError):  # another thread has removed it meanwhile
+                    self.on_observation.remove(hook)
                 logger.exception("%s: what watches its metrics failed, and is called no more", self.topology)
 
     def _series(self, name: str, labels: Sequence[str]) -> tuple[tuple[str, ...], dict[tuple[str, ...], Value]]:

@@ -278,9 +278,9 @@ class Context:
         Raises
         ------
         BoltError
-            It is no such tuple; or its messages come again in other transactions, as those of a `Spout` and of an
-            opaque spout do; or the bolt has several tasks and does not group this input by fields: equal tuples may
-            then come to other tasks in another attempt.
+            It is no such tuple, or one of a window; or its messages come again in other transactions, as those of a
+            `Spout` and of an opaque spout do; or the bolt has several tasks and does not group this input by fields:
+            equal tuples may then come to other tasks in another attempt.
         """
         if self._key_of is None:
             raise BoltError(

@@ -12,6 +12,7 @@ from statefx.operators.bolts import BasicBolt
 from statefx.operators.context import Collector
 from statefx.operators.json_values import JsonRows, refuse_keys
 from statefx.operators.schema import parse_schema, to_ddl
+from statefx.operators.tuples import isTick
 
 DEAD_LETTER = "deadLetter"
 """The stream of a bolt to which its dead letters go."""
@@ -92,6 +93,8 @@ class ReplayDeadLetters(BasicBolt):
 
     def executeBatch(self, batch: pa.RecordBatch, collector: Collector) -> None:
         """Emit the rows of a batch of dead letters."""
+        if isTick(batch):
+            return
         for name, value in self._wanted.items():
             batch = batch.filter(pc.equal(batch.column(name), value))
         # A letter of a timer has no row.

@@ -174,15 +174,19 @@ class AsyncBoltTask(BoltTask):
     def _waited_for(self, waiting: Waiting) -> tuple[Edge, pa.RecordBatch]:
         """Return the input that a tuple came by, and its row."""
         plan, batch = self.deployment.plan, waiting.batch()
-        for edge in plan.inputs[self.id.component]:
-            came_by = name_shown(edge.source), edge.stream, plan.schema(edge)
-            if came_by == (waiting.source, waiting.stream, batch.schema):
+        alike = [
+            edge
+            for edge in plan.inputs[self.id.component]
+            if (edge.stream, plan.schema(edge)) == (waiting.stream, batch.schema) and not edge.grouping.broadcast
+        ]
+        for edge in alike:
+            if name_shown(edge.source) == waiting.source or len(alike) == 1:  # it may have been renamed since
                 return edge, batch
         raise BoltError(
             f"bolt {self.id.component!r}, task {self.id.task}: a tuple of transaction {waiting.txid} waits for another "
             f"call. It came from stream {waiting.stream!r} of {waiting.source!r} with the fields {batch.schema.names}, "
-            "which the bolt no longer reads. Start with the topology of before until none waits, or give the bolt a "
-            "new id: what waits is lost then",
+            "which the bolt no longer reads, or which was renamed. Start with the topology of before until none waits, "
+            "or give the bolt a new id: what waits is lost then",
             component=self.id.component,
             task=self.id.task,
         )

@@ -126,7 +126,12 @@ class BoltTask(Task):
         for edge in plan.inputs[id]:
             source, grouping = name_shown(edge.source), edge.grouping
             fields = ", ".join(f'"{name}"' for name in plan.schema(edge).names)
-            if (spout := _unplanned(plan, edge.source)) is not None:
+            if isinstance(self.component.operator, WindowedBolt):
+                why = (
+                    "its windows show one tuple several times, also in transactions after its own: call the service in "
+                    "a bolt before it, or give the service what a window is known by, such as its key and its end"
+                )
+            elif (spout := _unplanned(plan, edge.source)) is not None:
                 why = (
                     f"the tuples of {spout!r} may come again in another transaction, where nobody knows them: emit "
                     "what the source itself knows a message by, such as its id, and give the service that"

@@ -57,7 +57,7 @@ class Line(logging.Filter):
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
         self._stream = stream
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # what is written may be logged, by the stream or a finalizer
         self._drawn = 0
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -423,9 +423,7 @@ class Query:
             The query has ended.
         """
         self._check_active("there is nothing to pause")
-        is_news = "paused" not in self.status
-        self._coordinator.hold(True)
-        if is_news:
+        if self._coordinator.hold(True):
             logger.info("query %s is paused", self.name)
 
     def resume(self) -> None:
@@ -437,9 +435,7 @@ class Query:
             The query has ended.
         """
         self._check_active("submit the topology again")
-        is_news = "paused" in self.status
-        self._coordinator.hold(False)
-        if is_news:
+        if self._coordinator.hold(False):
             logger.info("query %s goes on", self.name)
 
     def _check_active(self, remedy: str) -> None:

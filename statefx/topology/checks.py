@@ -15,7 +15,7 @@ from statefx.config import INT_MAX, NOT_WRITTEN, SPELLINGS, micros_of
 from statefx.errors import ConfigError, TopologyError
 from statefx.operators.bolts import Bolt, Stateful
 from statefx.operators.context import DEFAULT_STREAM
-from statefx.operators.dead_letters import DEAD_LETTER
+from statefx.operators.dead_letters import DEAD_LETTER, ReplayDeadLetters
 from statefx.operators.hooks import overrides
 from statefx.operators.joins import IntervalJoin, Wired
 from statefx.operators.schema import declared_schemas, parse_schema, parse_streams, to_ddl, to_ddl_type
@@ -269,14 +269,25 @@ def check_inputs(id: str, components: Mapping[str, Component], inputs: Sequence[
                 source=source.id,
                 stream=given.stream,
             )
-        if source.is_stream and given.grouping.promise is Promise.NAMED:
+        if given.grouping.promise is Promise.NAMED and (emitter := _unnaming(source, given.stream)):
             raise TopologyError(
-                f"{reader} reads {source.id!r} by directGrouping, but a DataFrame names no tasks; use another "
+                f"{reader} reads {source.id!r} by directGrouping, but {emitter} names no tasks; use another "
                 f"grouping, or a bolt between them that emits with task=",
                 component=id,
                 source=source.id,
             )
         _check_fields(reader, id, given, source.outputs[given.stream])
+
+
+def _unnaming(source: Component, stream: str) -> str | None:
+    """Return what emits a stream, if that is no code of the user's."""
+    if source.is_stream:
+        return "a DataFrame"
+    operator = source.operator
+    letters = stream == DEAD_LETTER and source.on_error.writes_letters
+    late = isinstance(operator, WindowedBolt) and stream == operator._late_stream
+    is_own = letters or late or isinstance(operator, Wired | ReplayDeadLetters)
+    return f"statefx, which emits its stream {stream!r}," if is_own else None
 
 
 def check_broadcast(reader: Component, inputs: Sequence[DeclaredInput]) -> None:

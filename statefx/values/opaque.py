@@ -42,6 +42,7 @@ import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from inspect import GEN_SUSPENDED, getgeneratorstate
 from typing import Any, TypeVar
 
 from statefx.errors import FailedException, StatePhaseError, ValueMismatchError
@@ -101,6 +102,8 @@ class OpaqueMap:
       whatever other attempts have written, and whenever; that holds also for keys which only a failed attempt had.
     * That needs one call of `multiUpdate` in every transaction, also when there is nothing to update: it takes back
       what the attempt before has left. Without one, the next call does it, and until then readers may see it.
+    * After a call that the backend has failed the attempt fails too, whoever catches the error; a call that fails by
+      itself, as for a value that JSON can't hold, has changed nothing.
     * Between a failure and the next attempt, readers see what the failed attempt has written; `rollback`, called by the
       bolt's ``preRollback``, takes it back at once.
     """
@@ -127,7 +130,7 @@ class OpaqueMap:
             with suppress(StatePhaseError):  # preRollback and preCommit only read
                 state.put(self._mark_key, str(first))
         self._doubtful: set[str] = set()
-        self._marked = self._broken = self._rolling_back = False
+        self._half_written = self._rolling_back = False
 
     @property
     def _mark_key(self) -> str:
@@ -196,8 +199,6 @@ class OpaqueMap:
         self._run(self._update([], {}, lambda value, _: value, None))
 
     def _run(self, steps: Steps[Any]) -> Any:
-        if self._broken:  # nobody knows which of its writes have happened
-            raise StatePhaseError(f"the map {self._name!r} has failed in this attempt: let the attempt fail")
         now = TransactionAttempt(self._context.txid, self._context.attempt)
         if now != self._own.attempt:
             raise StatePhaseError(
@@ -205,11 +206,11 @@ class OpaqueMap:
             )
         try:
             return carry_out(steps, self._backend)
-        except BaseException:
-            # Who catches this, and lets the transaction be committed, has it without any of the map's changes.
-            self._broken = True
-            if self._marked:
-                self._state.put(self._mark_key, str(self._mark))
+        except Exception as error:
+            # What comes of the values that the map was given comes before any is written. After an error of the backend
+            # nobody knows what is written: else the attempt could be committed with half an update.
+            if self._half_written or getgeneratorstate(steps) == GEN_SUSPENDED:
+                self._state._reads.failed(error)
             raise
 
     def _get(self, keys: list[str]) -> Steps[dict[str, Any]]:
@@ -229,7 +230,6 @@ class OpaqueMap:
         new = yield from way(keys, lambda key, value: update(begun(value, initial), changes[key]))
         if not self._rolling_back:
             self._state.put(self._mark_key, str(self._own))  # step 5
-            self._marked = True
         return {key: new[key] for key in keys}
 
     def _write_at_once(self, keys: list[str], change: _Change) -> Steps[dict[str, Any]]:
@@ -257,7 +257,9 @@ class OpaqueMap:
             expected = {key: version_of(rows.get(key)) for key in left}
             changed, writes = self._changed(left, keys, rows, change)
             new |= changed
+            self._half_written = True
             left = yield Put(writes, expected)  # step 4
+        self._half_written = False
         self._doubtful.clear()
         return new
 

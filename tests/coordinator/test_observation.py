@@ -600,8 +600,13 @@ def test_a_store_that_hangs_keeps_no_transaction_and_no_end(place, monkeypatch):
         Hangs.released.set()
 
 
-def test_what_raises_while_it_observes_harms_no_transaction(place, caplog):
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_what_raises_while_it_observes_harms_no_transaction(is_gone, place, caplog):
+    """Also if another thread removes it meanwhile."""
+
     def broken(outcome):
+        if is_gone:
+            tester._progress.watchers.remove(broken)
         raise RuntimeError("a defect")
 
     with TopologyTester(word_count(), place) as tester:
@@ -814,3 +819,22 @@ def test_a_folder_with_nothing_but_a_document_may_become_a_checkpoint(place):
     with TopologyTester(word_count(), place) as tester:
         tester.send(lines("a"))
         assert replace(tester.send(lines("b")).progress, trees=None).txid == 2
+
+
+def test_a_pause_and_a_resume_at_once_leave_status_saying_what_is_done(place, monkeypatch):
+    with TopologyTester(word_count(), place) as tester:
+        coordinator, real = tester._coordinator, tester._progress.held
+        assert coordinator.hold(True)
+        assert not coordinator.hold(True), "it is paused already"
+        pausing = threading.Thread(target=coordinator.hold, args=(True,))
+
+        def held(value):
+            if not value:
+                pausing.start()
+                pausing.join(0.05)  # it goes through meanwhile, unless it waits for this
+            real(value)
+
+        monkeypatch.setattr(tester._progress, "held", held)
+        assert coordinator.hold(False)
+        pausing.join()
+        assert coordinator._held == ("paused" in tester._progress.status())

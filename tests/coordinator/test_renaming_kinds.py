@@ -6,8 +6,8 @@ from itertools import cycle
 
 import pytest
 
-from statefx import Checkpoint, IntervalJoin, Spout, StatefulBolt, TopologyBuilder, WindowedBolt
-from statefx.errors import CheckpointError, CheckpointMismatchError
+from statefx import AsyncBolt, Checkpoint, IntervalJoin, Spout, StatefulBolt, TopologyBuilder, WindowedBolt
+from statefx.errors import BoltError, CheckpointError, CheckpointMismatchError
 from statefx.testing import TopologyTester, rows
 from tests.spouts.numbers import Opaque, Planned, Whole
 from tests.spouts.test_held import GathersInState
@@ -199,3 +199,50 @@ def test_the_tool_lists_a_spout_with_dedup_by_its_own_id(tmp_path):
     life.run("old", 1)
     with pytest.raises(CheckpointError, match=r"'odl' keeps nothing; in .* there are \['old', 'seen'\]"):
         Checkpoint(life.folder).rename({"odl": "new"})
+
+
+class Calls(AsyncBolt):
+    """Calls a service that is away for the first minute."""
+
+    outputFields = "key string"
+    retries, retryDelay = 9, "10 seconds"
+
+    def open(self, context):
+        self.context = context
+
+    async def execute(self, tup, collector):
+        if self.context.processingTime < at(1):
+            raise ConnectionError("away")
+        collector.emit((tup.key,))
+
+
+def calling(builder, name, others):
+    """Also where another input has the same fields, its tuples are its own, and none is taken for another's."""
+    calls = builder.setBolt("calls", Calls()).fieldsGrouping(name, "key")
+    builder.setStream(name, rows("key string"))
+    for other, fields in others.items():
+        builder.setStream(other, rows(fields))
+        calls.fieldsGrouping(other, "key")
+    builder.setBolt("seen", Count()).globalGrouping("calls")
+    return builder.createTopology()
+
+
+@pytest.mark.parametrize(
+    ("others", "goes_on"), [({}, True), ({"other": "key string, n long"}, True), ({"other": "key string"}, False)]
+)
+def test_tuples_that_wait_for_calls_go_on_where_their_input_is_renamed(others, goes_on, tmp_path):
+    def start(name, minute):
+        builder = TopologyBuilder("calling")
+        config = {"topology.state.provider": "memory"}
+        names = {"rename": {"old": "new"}} if name == "new" else {}
+        return TopologyTester(calling(builder, name, others), tmp_path, config, now=at(minute), **names)
+
+    with start("old", 0) as tester:
+        tester.send({"old": [("a",), ("b",)]})
+    with start("new", 2) as tester:
+        if goes_on:
+            tester.send({"new": [("c",)]})
+            assert tester.state("seen") == {"a": 1, "b": 1, "c": 1}
+        else:
+            with pytest.raises(BoltError, match=r"of 'old' .* or which was renamed. Start with the topology of before"):
+                tester.send({"new": [("c",)]})

@@ -1,7 +1,9 @@
 """Savepoints: what is kept is given back, whatever was committed, folded, merged and swept since."""
 
 import errno
+import os
 import shutil
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -9,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from statefx import Checkpoint, TopologyBuilder
+from statefx import Checkpoint, TopologyBuilder, TransactionalSpout
 from statefx.admin.reading import provider_of
 from statefx.admin.savepoints import go_back, known_pins
 from statefx.command import main
@@ -19,6 +21,7 @@ from statefx.errors import (
     FencedError,
     StateCorruptedError,
 )
+from statefx.log import pins
 from statefx.log.location import Folders
 from statefx.log.log import RECORDS_BEFORE_CHECKPOINT, TransactionLog, read_state
 from statefx.log.pins import take
@@ -27,6 +30,7 @@ from statefx.storage import FolderStorage
 from statefx.testing import Crash, TopologyTester
 from tests.admin.test_repair import crash
 from tests.admin.test_verify import flip
+from tests.bolts import WithState
 from tests.coordinator.migrating import REFERENCES
 from tests.providers.redis_server import RedisServer
 from tests.spouts.numbers import ALL, TAKEN, Planned, Whole
@@ -72,6 +76,87 @@ def test_what_was_committed_since_is_given_up_and_the_stream_goes_on(place):
         send(driver, WORK[5:])
         assert committed(driver) == words(WORK)
         assert committed(driver, "total")["total"] == sum(words(WORK).values())
+
+
+def test_a_thread_that_is_interrupted_amid_a_savepoint_does_not_end_the_query(place, monkeypatch):
+    """As by a cell of a notebook that is interrupted: no append may be interrupted (rule 3.2)."""
+    link = os.link
+
+    def interrupted(*paths):
+        os.kill(os.getpid(), signal.SIGINT)
+        link(*paths)
+
+    with Driver(place) as driver, driver.start() as tester:
+        tester.send(lines("to be"))
+        log, provider = tester._coordinator.log, tester._coordinator.participants.state.provider
+        for call in (partial(pins.take, log, provider, "one"), partial(pins.delete, log, "one")):
+            with monkeypatch.context() as patched:
+                patched.setattr(os, "link", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    call()
+            tester.send(lines("to be"))
+            assert ("one" in log.state.pinned) == (call.func is pins.take)
+        assert tester.state("count")["be"] == 3
+
+
+class Growing(TransactionalSpout):
+    """Plans of each transaction all that is there: another plan would have other rows."""
+
+    outputFields = "number long"
+
+    def __init__(self, there):
+        self.there = there
+
+    def initializeTransaction(self, txid, previous):
+        first = previous[1] if previous else 0
+        return [first, self.there] if first < self.there else None
+
+    def open(self, context):
+        self.first = context.task == 0
+
+    def emitBatch(self, attempt, metadata, collector):
+        for number in range(*metadata) if self.first else ():
+            collector.emit((number,))
+
+
+class ByNumber(WithState):
+    """Keeps which transaction had a number."""
+
+    def execute(self, tup, collector):
+        self.state.put(tup.number, self.context.txid)
+
+
+class Renewed(ByNumber):
+    stateVersion = 2
+
+    def migrateState(self, version, key, value):
+        return value
+
+
+@pytest.mark.parametrize("txid", [2, 1])
+@pytest.mark.parametrize("release", [ByNumber, Renewed])
+def test_what_was_planned_of_an_attempt_that_failed_is_kept_where_nothing_is_given_up(place, release, txid):
+    """A service, or a TransactionalMap, would take other rows for those of the attempt that was rolled back."""
+
+    def start(there, bolt):
+        return driver.start(numbered(Growing(there), bolt))
+
+    def dies():
+        raise Crash
+
+    with Driver(place) as driver:
+        for there in (1, 2):
+            start(there, ByNumber()).emit()
+        tester = start(3, release())
+        tester.when("before COMMITTING(3, 0)", dies)
+        with pytest.raises(Crash):
+            tester.emit()
+        start(3, release()).close()
+        done = Checkpoint(driver.folder).restore(txid=txid)
+        assert (done.given_up, done.next_txid) == (2 - txid, 3)
+        with start(5, ByNumber()) as tester:
+            tester.drain()
+            assert tester.state("count") == dict(enumerate([1, 2, 3, 4, 4] if txid == 2 else [1, 4, 4, 4, 4]))
 
 
 @pytest.mark.soak

@@ -194,11 +194,15 @@ def test_closing_ends_the_reports(sdk):
         assert sdk.points("statefx.transactions") == []
 
 
-def test_a_watcher_that_raises_is_called_no_more(caplog):
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_watcher_that_raises_is_called_no_more(is_gone, caplog):
+    """Also one that another thread removes meanwhile."""
     calls = []
 
     def broken(metric, value, labels):
         calls.append(metric)
+        if is_gone:
+            tester._registry.on_observation.remove(broken)
         raise RuntimeError("broken")
 
     with TopologyTester(word_count()) as tester, caplog.at_level(logging.ERROR):

@@ -1,10 +1,19 @@
 """Keys of calls: the same in every attempt and with every driver, and different for every tuple."""
 
 import random
+from datetime import UTC, datetime
 
 import pytest
 
-from statefx import AsyncBolt, BasicBolt, Bolt, OpaquePartitionedTransactionalSpout, Spout, TopologyBuilder
+from statefx import (
+    AsyncBolt,
+    BasicBolt,
+    Bolt,
+    OpaquePartitionedTransactionalSpout,
+    Spout,
+    TopologyBuilder,
+    WindowedBolt,
+)
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import BoltError, FailedException
 from statefx.operators.idempotency import IdempotencyKeys
@@ -153,6 +162,43 @@ def test_input_that_comes_again_elsewhere_has_no_keys():
     builder.setBolt("bolt", Notes()).shuffleGrouping("in")
     with TopologyTester(builder.createTopology()) as tester, pytest.raises(BoltError, match="may come again"):
         tester.emit()
+
+
+class Valued(WindowedBolt):
+    def open(self, context):
+        self.context = context
+
+    def initWindow(self):
+        return 0
+
+    def addToWindow(self, value, tup):
+        self.context.idempotencyKey(tup)
+        return value
+
+    def emitWindow(self, window, value, collector):
+        pass
+
+
+class Listed(WindowedBolt):
+    def open(self, context):
+        self.context = context
+
+    def execute(self, window, collector):
+        self.context.idempotencyKey(window.get()[0])
+
+
+@pytest.mark.parametrize("bolt", [Valued, Listed])
+def test_tuples_of_windows_have_no_keys(bolt):
+    """They are shown more than once: for each window, and again when a batch with a bad row is halved."""
+    builder = TopologyBuilder("keys")
+    builder.setStream("in", rows(f"{FIELDS}, at timestamp"), timestamp="at")
+    builder.setBolt("bolt", bolt().withTumblingWindow("1 second")).globalGrouping("in")
+    times = [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in (1, 2)]
+    with (
+        TopologyTester(builder.createTopology()) as tester,
+        pytest.raises(BoltError, match="its windows show one tuple several times"),
+    ):
+        tester.send({"in": [(1, "a", at) for at in times]})
 
 
 def test_equal_tuples_that_may_change_their_tasks_have_no_keys():

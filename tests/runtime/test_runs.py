@@ -8,8 +8,8 @@ import pytest
 from statefx import Spout, TopologyBuilder
 from statefx.connectors import MemoryTransactionalSpout
 from statefx.coordinator.attempt import Attempt
-from statefx.coordinator.retrying import JobFailedError
-from statefx.coordinator.runs import READY_SECS, RunEngine
+from statefx.coordinator.retrying import JobFailedError, StoppedError
+from statefx.coordinator.runs import READY_SECS, STOPPING_SECS, RunEngine
 from statefx.errors import TransactionError
 from statefx.plan.levels import compile_plan
 from statefx.protocol import messages
@@ -211,6 +211,29 @@ def test_a_call_is_answered_whatever_it_raises(raised):
     answer = engine.next(5.0)
     assert answer is not None, "nobody answers"
     assert type(answer.failure) is raised
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("which", list(Resolution))
+def test_a_stop_waits_for_no_hook_that_never_returns(which, when):
+    """One whose run is there is given a while; the next start goes on with what it leaves."""
+    now = [0.0]
+    engine = StubEngine(plan(1), 0.2, clock=lambda: now[0])
+    engine.open()
+    engine.on_ready(engine.begun[0])
+    now[0] = 100.0
+    if when == "before":
+        resolve(engine, which, 1)
+    engine.next(0.0)
+    now[0] = 200.0
+    engine.stop()
+    if when == "after":
+        resolve(engine, which, 1)
+    found = failures(engine)
+    assert bool(found) == (which is Resolution.COMMIT and when == "before"), "a rollback belongs to the stop"
+    now[0] += STOPPING_SECS
+    answers = [*found.values(), *(each.failure for each in (engine.next(0.0),) if each is not None)]
+    assert list(map(type, answers)) == [StoppedError]
 
 
 @pytest.mark.parametrize("another_has_begun", [False, True])

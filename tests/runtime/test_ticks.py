@@ -1,6 +1,7 @@
 """Ticks: which tasks get one, in which transaction, and what they may do with it."""
 
 import pickle
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
@@ -9,7 +10,10 @@ from statefx import (
     BasicBolt,
     BatchBolt,
     Bolt,
+    IntervalJoin,
+    JoinBolt,
     OpaquePartitionedTransactionalSpout,
+    ReplayDeadLetters,
     Spout,
     Stateful,
     TopologyBuilder,
@@ -19,7 +23,7 @@ from statefx.connectors import CollectSink, MemoryTransactionalSpout
 from statefx.coordinator.spouts import SpoutTrigger
 from statefx.errors import ConfigError, FailedException, TopologyError
 from statefx.testing import Crash, TopologyTester, rows
-from tests.bolts import WithState
+from tests.bolts import Tally, WithState
 from tests.testing.living import LivingTester
 
 TICK = "tick"
@@ -168,6 +172,45 @@ def test_the_setting_gives_them_to_all_bolts_of_the_users_that_have_no_period_of
         sent = tester.emit()
         assert sent.emitted("shows") == [(TICK, 0)]
         assert sent.emitted("seldom") == []
+
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def replaying(builder):
+    builder.setStream("letters", rows("row string, bolt string, at timestamp"), timestamp="at")
+    builder.setBolt("made", ReplayDeadLetters("word string", bolt="words")).shuffleGrouping("letters")
+    return {"letters": [('{"word":"a"}', "words", AT)]}
+
+
+def interval_join(builder):
+    return joining(builder, IntervalJoin("left", "right", "word", ("0 seconds", "1 hour"), "left.word"))
+
+
+def join_bolt(builder):
+    join = JoinBolt("left", "word").join("right", "word", "left").select("left.word")
+    return joining(builder, join.withTumblingWindow("1 second"))
+
+
+def joining(builder, bolt):
+    declarer, sides = builder.setBolt("made", bolt), ("left", "right")
+    for side in sides:
+        builder.setStream(side, rows("word string, at timestamp"), timestamp="at")
+        declarer.fieldsGrouping(side, "word")
+    return {side: [("a", AT)] for side in sides}
+
+
+@pytest.mark.parametrize("build", [replaying, interval_join, join_bolt])
+def test_the_setting_changes_nothing_for_a_bolt_that_is_ready_made(build, tmp_path):
+    builder = TopologyBuilder("ticking")
+    given = build(builder)
+    builder.setBolt("seen", Tally("word")).globalGrouping("made").setTicks(3600)
+    with TopologyTester(builder.createTopology(), tmp_path, {"topology.tick.tuple.freq.secs": 5}) as tester:
+        for sent in (given, {}, {}):
+            tester.advance(6)
+            tester.send(sent)
+        tester.closeTime()
+        assert tester.state("seen") == {"a": 1}
 
 
 # ---- exactly once

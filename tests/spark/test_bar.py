@@ -7,6 +7,7 @@ import pty
 import re
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -43,6 +44,23 @@ def screen(text):
             lines[-1][column:] = [letter, *lines[-1][column + 1 :]]
             column += 1
     return ["".join(line).rstrip() for line in lines]
+
+
+def test_a_terminal_that_logs_as_it_is_written_to_holds_up_nobody():
+    """So does the stream of a notebook, or whatever the garbage collector ends meanwhile."""
+
+    class Logging(io.StringIO):
+        def write(self, text):
+            if not self.getvalue():
+                super().write(" ")
+                line.filter(logging.makeLogRecord({}))
+            return super().write(text)
+
+    line = Line(Logging())
+    drawing = threading.Thread(target=line.draw, args=("text",), daemon=True)
+    drawing.start()
+    drawing.join(30)
+    assert not drawing.is_alive()
 
 
 def test_the_line_tells_of_transactions_rows_and_rows_a_second():

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from asyncio import CancelledError
 
 import pytest
 
@@ -105,7 +106,7 @@ class Asked(PartitionedTransactionalSpout):
         collector.emit((metadata,))
 
     def backlog(self, metadata):
-        if isinstance(self.answer, Exception):
+        if isinstance(self.answer, BaseException):
             raise self.answer
         return self.answer if not callable(self.answer) else self.answer()
 
@@ -121,6 +122,7 @@ class Tells(Asked):
         (Backlog(7, 1.5), {"reads": 7}, ""),
         (None, {}, ""),
         (OSError("gone"), {}, "can't tell how much waits for it"),
+        (CancelledError(), {}, "can't tell how much waits for it"),
         (7, {}, "not a statefx.connectors.Backlog"),
     ],
 )

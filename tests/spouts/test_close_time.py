@@ -283,19 +283,47 @@ def test_nothing_that_fires_in_a_later_transaction_is_late_behind_it(bolt, own_t
 
 
 @pytest.mark.slow
-def test_rows_that_come_amid_the_close_do_not_stop_it(tmp_path, monkeypatch):
+@pytest.mark.parametrize("amid", ["PREPARING", "COMMITTING"])
+@pytest.mark.parametrize("kind", [Whole, *KINDS])
+def test_rows_that_come_amid_the_close_do_not_stop_it(kind, amid, tmp_path, monkeypatch):
     monkeypatch.setattr(bolt_task, "FIRED_MAX", 1)
-    with begun(topology(Planned(SCRIPT)), tmp_path / "whole") as whole:
+    of, more = topology(kind(SCRIPT)), topology(kind([*SCRIPT, [[1000], []]]))
+    with begun(of, tmp_path / "whole") as whole:
+        last = whole.closeTime()
+        wanted = whole.state("keep")
+        crash_at = whole.steps.index(f"before {amid}({last}, 0)") + 1
+    place = tmp_path / "crash"
+    with begun(of, place, crash_at=crash_at) as driver, pytest.raises(Crash):
+        driver.closeTime()
+    with begun(more, place) as driver:
+        driver.closeTime()
+        assert driver.state("keep") == wanted
+        with pytest.raises(InputError, match="closed by transaction"):
+            driver.drain()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [Whole, *KINDS])
+def test_rows_that_were_begun_with_amid_the_close_are_not_lost(kind, tmp_path, monkeypatch):
+    """What is planned counts as read when its transaction is committed, and so that one does not close."""
+    monkeypatch.setattr(bolt_task, "FIRED_MAX", 1)
+    of, more = topology(kind(SCRIPT)), topology(kind([*SCRIPT, [[1000], []]]))
+    with begun(of, tmp_path / "whole") as whole:
         last = whole.closeTime()
         crash_at = whole.steps.index(f"before PREPARING({last}, 0)") + 1
     place = tmp_path / "crash"
-    with begun(topology(Planned(SCRIPT)), place, crash_at=crash_at) as driver, pytest.raises(Crash):
+    with begun(of, place, crash_at=crash_at) as driver, pytest.raises(Crash):
         driver.closeTime()
-    with begun(topology(Planned([*SCRIPT, [[1000], []]])), place) as driver:
-        driver.closeTime()
-        assert driver.state("keep") == WANTED
-        with pytest.raises(InputError, match="closed by transaction"):
+    for _ in range(2):
+        with begun(more, place) as driver, pytest.raises(InputError, match="closed by transaction") as refused:
             driver.drain()
+        with begun(more, place) as driver, suppress(InputError):
+            driver.closeTime()
+    statefx.Checkpoint(place).restore(txid=refused.value.closed - 1)
+    with begun(more, place) as driver:
+        driver.drain()
+        driver.closeTime()
+        assert driver.state("keep")["windows", "default", at(1000), 1] == 1
 
 
 class Late(Planned):

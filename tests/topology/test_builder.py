@@ -17,6 +17,7 @@ from statefx import (
     Bolt,
     Committer,
     IntervalJoin,
+    ReplayDeadLetters,
     StatefulBolt,
     StatefulWindowedBolt,
     TopologyBuilder,
@@ -418,6 +419,33 @@ def test_keys_of_two_sources_must_be_as_many(builder):
 def test_direct_grouping_of_a_data_frame(builder):
     builder.setBolt("split", Split()).directGrouping("lines")
     refuse(builder, "bolt 'split' reads 'lines' by directGrouping, but a DataFrame names no tasks", source="lines")
+
+
+class PerHour(WindowedBolt):
+    outputFields = "value string"
+
+    def execute(self, window, collector):
+        pass
+
+
+OF_STATEFX = {
+    "deadLetter": (Split(), {"onError": "deadLetter"}),
+    "default": (ReplayDeadLetters("word string"), {}),
+    "late": (PerHour().withTimestampField("at").withTumblingWindow("1 hour").withLateTupleStream("late"), {}),
+    "unmatchedLeft": (IntervalJoin("letters", "others", "row", ("0 s", "1 s"), "letters.row"), {}),
+}
+
+
+@pytest.mark.parametrize("stream", OF_STATEFX)
+def test_direct_grouping_of_a_stream_that_statefx_emits(stream):
+    builder = TopologyBuilder("words")
+    bolt, options = OF_STATEFX[stream]
+    declarer = builder.setBolt("bolt", bolt, **options)
+    for source in ("letters", "others")[: 1 + isinstance(bolt, IntervalJoin)]:
+        builder.setStream(source, Frame("row string, at timestamp"), timestamp="at")
+        declarer.fieldsGrouping(source, "row")
+    builder.setBolt("reader", Sink()).directGrouping("bolt", stream=stream)
+    refuse(builder, f"reads 'bolt' by directGrouping, but statefx, which emits its stream '{stream}', names no tasks")
 
 
 def test_a_stream_that_nobody_reads(builder):

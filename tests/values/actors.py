@@ -1,14 +1,20 @@
 """Attempts of a task as tests drive them: each is some steps, between which others may run, or it may end."""
 
+import json
 from collections import Counter
 
 from statefx import Context
 from statefx.protocol.identity import TransactionAttempt
+from statefx.state.view.changes import StoreReads
 from statefx.values import OpaqueMap
 
 
 class Kept(dict):
     """The state of one attempt: a copy of what was committed, which counts if the attempt is committed."""
+
+    def __init__(self, *committed):
+        super().__init__(*committed)
+        self._reads = StoreReads(None)
 
     def put(self, key, value):
         self[key] = value
@@ -55,4 +61,4 @@ class Actor:
 
 
 def values(backend):
-    return {key: int(row.value) for key, row in backend.rows.items() if row.value is not None}
+    return {key: json.loads(row.value) for key, row in backend.rows.items() if row.value is not None}

@@ -4,7 +4,7 @@ import pickle
 import socket
 import sqlite3
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 
@@ -126,23 +126,75 @@ def test_a_map_is_of_one_attempt(backend):
 
 
 class Broken(MemoryBackend):
+    """Its line is cut at `at`, in each call of it that names the key "b"."""
+
+    at = "multiPut"
+
+    def multiGet(self, keys):
+        self.look("multiGet", keys)
+        return super().multiGet(keys)
+
     def multiPut(self, rows, expected):
-        super().multiPut(rows, expected)
-        if "b" in rows:
+        refused = super().multiPut(rows, expected)
+        self.look("multiPut", rows)
+        return refused
+
+    def look(self, at, keys):
+        if at == self.at and "b" in keys:
             raise OSError("the line is cut")
-        return []
 
 
-def test_who_swallows_a_failure_has_the_transaction_without_the_maps_changes(backend):
-    broken, state = Broken(backend.name), Kept()
+@pytest.mark.parametrize("at", ["multiGet", "multiPut"])
+def test_who_swallows_a_failure_of_the_backend_has_no_attempt_that_can_be_committed(backend, at, monkeypatch):
+    monkeypatch.setattr(Broken, "at", at)
+    state = Kept()
+    totals = opaque(Broken(backend.name, backend.atomic), 1, state=state)
+    totals.multiPut({"a": 1})
+    assert state._reads.failure is None
+    with pytest.raises(OSError, match="cut") as raised:
+        totals.multiPut({"b": 2})
+    totals.multiPut({"c": 3})
+    assert state._reads.failure is raised.value
+
+
+def test_who_swallows_a_mistake_has_all_other_updates(backend):
+    """Also those of the same keys, and also what an attempt before has left is taken back."""
+    state = Kept()
     opaque(backend, 1, state=state).multiPut({"a": 1})
-    totals = opaque(broken, 2, state=state)
-    totals.multiPut({"a": 2})
-    for _ in range(2):
-        with pytest.raises((OSError, StatePhaseError)):
-            totals.multiPut({"b": 2})
-    opaque(backend, 3, state=state).multiPut({"c": 3})
-    assert values(backend) == {"a": 1, "c": 3}
+    opaque(backend, 2, state=Kept(state)).multiPut({"a": 7, "z": 7})
+    totals = opaque(backend, 2, 1, state)
+    for update in ({"a": float("nan")}, {"b": "no number"}, {"a": 1}, {"a": 1, "c": (1,)}, {"c": 1}):
+        with suppress(TypeError):
+            totals.multiUpdate(update, add, 0)
+    assert state._reads.failure is None
+    assert values(backend) == {"a": 2, "c": 1}
+    opaque(backend, 3, state=state).multiUpdate({"a": 1}, add, 0)
+    assert values(backend) == {"a": 3, "c": 1}
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_mistake_in_the_only_call_of_an_attempt_changes_nothing(backend, kept):
+    """By key, the journal names then what was never written, whether the attempt is committed or not."""
+    state = Kept()
+    opaque(backend, 1, state=state).multiPut({"a": 1})
+    of_attempt = Kept(state)
+    with pytest.raises(TypeError, match="can't be kept"):
+        opaque(backend, 2, state=of_attempt).multiUpdate({"a": float("nan"), "b": 1}, add, 0)
+    opaque(backend, 3, state=of_attempt if kept else state).multiUpdate({"b": 1}, add, 0)
+    assert values(backend) == {"a": 1, "b": 1}
+
+
+def test_what_is_noticed_when_half_of_an_update_is_written_fails_the_attempt(backend):
+    """Of two keys one is refused: another run of this attempt has written it meanwhile."""
+    state = Kept()
+
+    def change(value, by):
+        backend.rows["b"] = Row("1.1 twin opaque totals/0@oooooooooooo", "1", None)
+        return by
+
+    with pytest.raises(FailedException, match="another run"):
+        opaque(backend, 1, 1, state).multiUpdate({"a": 1, "b": 2}, change)
+    assert ("a" in backend.rows) == (state._reads.failure is not None) == (not backend.atomic)
 
 
 def test_a_rollback_takes_back_and_keeps_out_what_comes_late(backend):

@@ -4,11 +4,13 @@ import operator
 import random
 from collections import Counter
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import count
 
 import pytest
 
-from statefx import BatchBolt, Committer, Stateful, TopologyBuilder
+from statefx import BasicBolt, BatchBolt, Committer, Spout, Stateful, TopologyBuilder
+from statefx.connectors import MemoryTransactionalSpout
 from statefx.errors import BoltError, FailedException
 from statefx.testing import Crash, TopologyTester
 from statefx.values import MemoryBackend, OpaqueMap, TransactionalMap
@@ -153,6 +155,107 @@ def test_a_crash_at_any_moment_leaves_the_values_exact(spout, kind, pending, nam
         if not crashed:
             assert moment > 20
             return
+
+
+class Messages(Spout):
+    outputFields = "key string, value double"
+
+    def __init__(self, rows, at_once):
+        self.rows, self.at_once = rows, at_once
+
+    def open(self, context):
+        self.left = list(enumerate(self.rows))
+
+    def nextTuple(self, collector):
+        for id, row in self.left[: self.at_once]:
+            collector.emit(row, id=id)
+        del self.left[: self.at_once]
+
+    def fail(self, id):
+        self.left.append((id, self.rows[id]))
+
+
+@dataclass(frozen=True)
+class LocksOnce(MemoryBackend):
+    at: str = ""
+
+    def multiGet(self, keys):
+        self.look("multiGet", keys)
+        return super().multiGet(keys)
+
+    def multiPut(self, rows, expected):
+        refused = super().multiPut(rows, expected)
+        self.look("multiPut", rows)
+        return refused
+
+    def look(self, at, keys):
+        if at == self.at and "b" in keys and LOCKS:
+            raise FailedException(LOCKS.pop())
+
+
+LOCKS = []
+
+
+class OneByOne(Stateful, BasicBolt):
+    """Updates its map with each row, or, as a batch bolt does, with each batch."""
+
+    def __init__(self, name, atomic, at=""):
+        self.backend = LocksOnce(name, atomic, at)
+
+    def open(self, context):
+        self.context = context
+
+    def initState(self, state):
+        self.totals = OpaqueMap(self.backend, state, self.context)
+
+    def execute(self, tup, collector):
+        self.totals.multiUpdate({tup.key: tup.value}, operator.add, 0)
+
+
+class ByBatch(OneByOne):
+    execute = BasicBolt.execute
+
+    def executeBatch(self, batch, collector):
+        new = Counter()
+        for row in batch.to_pylist():
+            new[row["key"]] += row["value"]
+        self.totals.multiUpdate(new, operator.add, 0)
+
+
+def updating(spout, bolt, **more):
+    builder = TopologyBuilder("updating")
+    builder.setSpout("rows", spout)
+    builder.setBolt("totals", bolt, **more).globalGrouping("rows")
+    return builder.createTopology()
+
+
+@pytest.mark.parametrize("at", ["multiGet", "multiPut"])
+@pytest.mark.parametrize("atomic", [False, True])
+@pytest.mark.parametrize("bolt", [OneByOne, ByBatch])
+def test_a_database_that_is_away_for_one_tuple_fails_the_transaction_and_no_update_is_lost(
+    bolt, atomic, at, name, tmp_path
+):
+    """A failed tuple of a spout is no failed transaction otherwise."""
+    LOCKS[:] = ["database is locked"]
+    messages = Messages([("a", 1.0), ("b", 1.0), ("a", 1.0), ("c", 1.0)], at_once=2)
+    with TopologyTester(updating(messages, bolt(name, atomic, at)), tmp_path / "ck") as tester:
+        for _ in range(4):
+            tester.emit()
+        assert not LOCKS
+        assert len(tester.pauses) == 1
+    assert values(MemoryBackend(name)) == {"a": 2, "b": 1, "c": 1}
+
+
+@pytest.mark.parametrize("spout", [Messages, MemoryTransactionalSpout])
+@pytest.mark.parametrize("atomic", [False, True])
+@pytest.mark.parametrize("bolt", [OneByOne, ByBatch])
+def test_a_row_that_a_map_refuses_is_set_aside_alone(bolt, atomic, spout, name, tmp_path):
+    rows = [("a", 1.0), ("b", float("nan")), ("a", 1.0), ("b", 1.0), ("c", 1.0)]
+    source = Messages(rows, 4) if spout is Messages else spout([rows], Messages.outputFields, takePerBatch=4)
+    with TopologyTester(updating(source, bolt(name, atomic), onError="skip"), tmp_path / "ck") as tester:
+        aside = [tester.emit().progress.as_dict()["rowsSetAside"] for _ in range(2)]
+        assert aside == [{"totals": 1}, {}]
+        assert values(MemoryBackend(name)) == {"a": 2, "b": 1, "c": 1}
 
 
 class Renewed(Totals):
