@@ -154,15 +154,20 @@ def test_who_is_taken_over_in_the_middle_of_a_commit_knows_whether_its_rows_are_
 
 
 @pytest.mark.slow
-def test_who_takes_over_while_another_commits_keeps_its_rows_and_begins_after_them(tmp_path):
+@pytest.mark.parametrize("rows", [(True, True), (False, True), (True, False)])
+def test_who_takes_over_while_another_commits_keeps_its_rows_and_begins_after_them(tmp_path, rows):
+    """An empty manifest has the bytes of a seal."""
     done = []
 
     def commit(folder):
         at = len(folder.names("a")) + 1
         try:
-            for txid in (at, at + 1):
-                folder.publish(A1, txid)
-                done.append(txid)
+            for txid, has_rows in zip((at, at + 1), rows, strict=True):
+                if has_rows:
+                    folder.publish(A1, txid)
+                    done.append(txid)
+                else:
+                    folder.manifest.publish(A1, txid, list)
         except SinkOwnedError:
             pass
 
