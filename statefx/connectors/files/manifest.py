@@ -495,8 +495,9 @@ class Manifest:
     def publish(self, owner: Owner, txid: int, files: Callable[[], Sequence[WrittenFile]]) -> None:
         """Add the files of transaction `txid` of `owner`, in one atomic act; again: nothing.
 
-        `files` is asked only if the transaction is not there yet. Raises what it and `is_published` raise, and
-        SinkMismatchError if the number is taken by another manifest.
+        `files` is asked only if the transaction is not there yet. Raises what it and `is_published` raise,
+        SinkMismatchError if the number is taken by another manifest, and SinkError if another has fenced meanwhile, and
+        the files do not count.
         """
         state = self._state()
         if is_published(self._checked(state), owner, txid, self.storage.root):
@@ -518,6 +519,12 @@ class Manifest:
                 "has; somebody else writes to this folder",
                 path=self.storage.root,
             ) from error
+        # Who slept before the write may have woken up when another owns the folder, has published under this number
+        # and has deleted that manifest again (`forget_old`). The number was free then, and no reader comes to it.
+        if added and self._newest_fence() != state.fences:
+            named = {file.name for file in self.files()}
+            if not all(file.name in named for file in added):
+                raise self._taken_meanwhile()
         self._latest = number, max([latest, *(file.modified_ms for file in added)])
 
     def _latest_until(self, number: int) -> int:
