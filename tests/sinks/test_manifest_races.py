@@ -1,10 +1,13 @@
 """Drivers that stop at any look at a FileSink's folder, while others go on there, and wake up afterwards."""
 
+import errno
 import os
+import time
+from contextlib import suppress
 
 import pytest
 
-from statefx.connectors.files.manifest import Layout, Manifest, WrittenFile
+from statefx.connectors.files.manifest import COMPACT_KEPT_SECS, Layout, Manifest, WrittenFile
 from statefx.connectors.files.sink import FileSink
 from statefx.errors import FencedError, SinkError, SinkOwnedError
 from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner
@@ -34,6 +37,14 @@ class Paused(FolderStorage):
     def create(self, name, data):
         self._step()
         super().create(name, data)
+
+    def create_alike(self, name, other):
+        self._step()
+        super().create_alike(name, other)
+
+    def sizes(self, names):
+        self._step()
+        return super().sizes(names)
 
     def list(self, prefix="", after=""):
         self._step()
@@ -68,6 +79,13 @@ class Folder:
 
     def fence(self, owner, reached=START, takeover=False):
         self.manifest.fence(owner, reached, LAYOUT, takeover=takeover)
+
+    def begin(self, txids, *, by_zombie):
+        """A1 has published so many transactions; `by_zombie`: that one has, and knows where it is without listing."""
+        self.fence(A1)
+        paused, self.zombie.storage = self.zombie.storage, FolderStorage(self.root)
+        self.publish(A1, *range(1, txids + 1), manifest=self.zombie if by_zombie else self.manifest)
+        self.zombie.storage = paused
 
     def names(self, application=""):
         return [each.name for each in self.manifest.files() if each.name.startswith(application)]
@@ -132,8 +150,9 @@ def test_a_driver_that_stops_while_it_takes_over_takes_no_number_of_the_next_one
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("by_zombie", [False, True])
 @pytest.mark.parametrize("later", [2, 25])
-def test_who_is_taken_over_in_the_middle_of_a_commit_knows_whether_its_rows_are_there(tmp_path, later):
+def test_who_is_taken_over_in_the_middle_of_a_commit_knows_whether_its_rows_are_there(tmp_path, later, by_zombie):
     """After 25 transactions its own manifest may be among those that are deleted."""
 
     def takeover(folder):
@@ -142,8 +161,7 @@ def test_who_is_taken_over_in_the_middle_of_a_commit_knows_whether_its_rows_are_
         folder.manifest.forget_old(0)
 
     for folder, txids in races(tmp_path, takeover):
-        folder.fence(A1)
-        folder.publish(A1, *range(1, txids + 1))
+        folder.begin(txids, by_zombie=by_zombie)
         published = True
         try:
             folder.publish(A1, txids + 1, manifest=folder.zombie)
@@ -155,6 +173,30 @@ def test_who_is_taken_over_in_the_middle_of_a_commit_knows_whether_its_rows_are_
             with pytest.raises(SinkOwnedError):
                 folder.publish(A1, txids + 2)
         assert folder.names("a") == named("a", *range(1, txids + 1 + published))
+
+
+def test_who_knows_which_manifest_is_the_newest_still_asks_who_owns_the_folder(tmp_path):
+    folder = Folder(tmp_path)
+    folder.begin(1, by_zombie=True)
+    folder.fence(A2, CheckpointPosition(1, 1))  # which goes on, without a seal
+    with pytest.raises(FencedError):
+        folder.publish(A1, 2, manifest=folder.zombie)
+    assert folder.names() == named("a", 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by_zombie", [False, True])
+def test_whose_empty_transaction_falls_on_the_seal_of_another_takes_no_number_of_it(tmp_path, by_zombie):
+    for folder, txids in races(tmp_path, lambda folder: folder.fence(B1, takeover=True)):
+        folder.begin(txids, by_zombie=by_zombie)
+        with suppress(SinkOwnedError):
+            folder.zombie.publish(A1, txids + 1, list)
+        if folder.woke_up:
+            with pytest.raises(SinkOwnedError):
+                folder.publish(A1, txids + 2, manifest=folder.zombie)
+            folder.publish(B1, 1)
+            assert folder.names("b") == named("b", 1)
+        assert folder.names("a") == named("a", *range(1, txids + 1))
 
 
 @pytest.mark.slow
@@ -210,7 +252,8 @@ def test_of_two_that_take_over_the_one_that_came_later_stays(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_commit_that_slept_through_a_takeover_there_and_back_publishes_nothing_more(tmp_path):
+@pytest.mark.parametrize("by_zombie", [False, True])
+def test_a_commit_that_slept_through_a_takeover_there_and_back_publishes_nothing_more(tmp_path, by_zombie):
     def there_and_back(folder):
         last = len(folder.names("a"))
         folder.fence(B1, takeover=True)
@@ -220,8 +263,7 @@ def test_a_commit_that_slept_through_a_takeover_there_and_back_publishes_nothing
         folder.publish(A2, *range(last + 1, last + 4))
 
     for folder, txids in races(tmp_path, there_and_back):
-        folder.fence(A1)
-        folder.publish(A1, *range(1, txids + 1))
+        folder.begin(txids, by_zombie=by_zombie)
         try:
             folder.publish(A1, txids + 1, manifest=folder.zombie)
         except SinkError:
@@ -292,6 +334,90 @@ def test_manifests_that_a_reader_may_be_reading_stay_for_a_while(tmp_path):
     assert folder.names() == named("a", *range(1, 35))
 
 
+def test_a_compact_manifest_is_as_old_as_those_beside_it_and_goes_before_them(tmp_path):
+    """It names all files, and one without new ones is a link, which has the time of the first."""
+    folder = Folder(tmp_path)
+    folder.fence(A1)
+    folder.publish(A1, 1)
+    for txid in range(2, 50):
+        folder.manifest.publish(A1, txid, list)
+    manifests = tmp_path / "_spark_metadata"
+
+    def compacts():
+        return sorted(int(path.stem) for path in manifests.glob("*.compact"))
+
+    os.utime(manifests / "9.compact", (1, 1))
+    assert (manifests / "49.compact").stat().st_mtime == 1
+    folder.manifest.forget_old()
+    assert compacts() == [9, 19, 29, 39, 49]
+    for number in set(range(25)) - set(compacts()):
+        os.utime(manifests / str(number), (time.time() - 2 * COMPACT_KEPT_SECS,) * 2)
+    folder.manifest.forget_old()
+    assert compacts() == [29, 39, 49]
+    assert (manifests / "0").exists()
+    assert folder.names() == named("a", 1)
+
+
+class Counted(FolderStorage):
+    """Counts what it reads, writes and lists."""
+
+    counts = (0, 0, 0)
+
+    def _count(self, *more):
+        self.counts = tuple(map(sum, zip(self.counts, more, strict=True)))
+
+    def read(self, name, start=0, stop=None):
+        data = super().read(name, start, stop)
+        self._count(len(data), 0, 0)
+        return data
+
+    def create(self, name, data):
+        self._count(0, len(data), 0)
+        super().create(name, data)
+
+    def list(self, prefix="", after=""):
+        for each in super().list(prefix, after):
+            self._count(0, 0, 1)
+            yield each
+
+
+def test_a_transaction_without_rows_costs_the_same_however_many_there_were(tmp_path):
+    def costs(files, transactions):
+        folder = Folder(tmp_path / str(files))
+        folder.manifest.storage = Counted(folder.root)
+        folder.fence(A1)
+        folder.manifest.publish(A1, 1, lambda: [WrittenFile(f"a-{n}", 1, 1) for n in range(files)])
+        for txid in range(2, transactions + 1):
+            folder.manifest.publish(A1, txid, list)
+        folder.manifest.storage.counts = Counted.counts
+        for txid in range(transactions + 1, transactions + 21):
+            folder.manifest.publish(A1, txid, list)
+        counts = folder.manifest.storage.counts
+        folder.publish(A1, transactions + 21)
+        assert len(folder.names()) == files + 1
+        return counts
+
+    assert costs(files=2000, transactions=100) == costs(files=1, transactions=10)
+
+
+def test_who_may_not_make_more_links_writes_the_compact_manifest_anew(tmp_path, monkeypatch):
+    def refused(source, target, link=os.link):
+        if ".unfinished" not in source:
+            raise OSError(errno.EMLINK, "Too many links")
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", refused)
+    folder = Folder(tmp_path)
+    folder.fence(A1)
+    folder.publish(A1, 1)
+    for txid in range(2, 25):
+        folder.manifest.publish(A1, txid, list)
+    first, second = (tmp_path / "_spark_metadata" / name for name in ("9.compact", "19.compact"))
+    assert not first.samefile(second)
+    assert first.read_bytes() == second.read_bytes()
+    assert folder.names() == named("a", 1)
+
+
 @pytest.mark.slow
 def test_a_sweep_that_slept_through_a_takeover_deletes_no_file_of_who_took_over(tmp_path):
     def coming(folder):
@@ -317,10 +443,10 @@ def test_a_sweep_that_slept_through_a_takeover_deletes_no_file_of_who_took_over(
 def test_times_in_the_manifest_do_not_run_back_with_the_clock(tmp_path):
     folder = Folder(tmp_path)
     folder.fence(A1)
-    for txid, time in enumerate([5000, 1000, 7000, 6000], 1):
+    for txid, modified in enumerate([5000, 1000, 7000, 6000], 1):
         if txid == 3:
             folder.manifest = Manifest(folder.root)
-        folder.manifest.publish(A1, txid, lambda n=txid, time=time: [WrittenFile(f"a-{n}", 1, time)])
+        folder.manifest.publish(A1, txid, lambda n=txid, at=modified: [WrittenFile(f"a-{n}", 1, at)])
     assert [each.modified_ms for each in folder.manifest.files()] == [5000, 5000, 7000, 7000]
 
 
