@@ -4,6 +4,7 @@ import errno
 import os
 import time
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +16,7 @@ from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import FolderStorage
 from statefx.testing import Crash
 
-A1, A2 = Owner("a", "origin", 1), Owner("a", "origin", 2)
+A1, A2, A3 = (Owner("a", "origin", generation) for generation in (1, 2, 3))
 B1, B2, C1 = Owner("b", "other", 1), Owner("b", "other", 2), Owner("c", "third", 1)
 START, FIRST_DECIDED = CheckpointPosition(0, 0), CheckpointPosition(0, 1)
 LAYOUT = Layout("parquet", (), "word string")
@@ -260,6 +261,7 @@ def test_a_commit_that_slept_through_a_takeover_there_and_back_publishes_nothing
         folder.publish(B1, *range(1, 26))
         folder.manifest.forget_old(0)
         folder.fence(A2, CheckpointPosition(last, last), takeover=True)
+        folder.manifest.forget_old(0)
         folder.publish(A2, *range(last + 1, last + 4))
 
     for folder, txids in races(tmp_path, there_and_back):
@@ -285,13 +287,15 @@ def test_a_crash_anywhere_in_fence_or_commit_leaves_every_transaction_once(tmp_p
     for folder, txids in races(tmp_path, crash):
         folder.fence(A1)
         folder.publish(A1, *range(1, txids + 1))
+        folder.fence(A2, CheckpointPosition(txids, txids))
+        folder.manifest.forget_old(0)
         reached = CheckpointPosition(txids, txids + 1)  # COMMITTING of one more is durable
         try:
-            folder.zombie.fence(A2, reached, LAYOUT, takeover=takeover)
-            folder.publish(A2, txids + 1, manifest=folder.zombie)
+            folder.zombie.fence(A3, reached, LAYOUT, takeover=takeover)
+            folder.publish(A3, txids + 1, manifest=folder.zombie)
         except Crash:
             pass
-        next_one = Owner("a", "origin", 3)
+        next_one = replace(A3, generation=4)
         folder.fence(next_one, reached, takeover=takeover)
         folder.publish(next_one, txids + 1, txids + 2)
         assert folder.names() == named("a", *range(1, txids + 3))
@@ -416,6 +420,47 @@ def test_who_may_not_make_more_links_writes_the_compact_manifest_anew(tmp_path, 
     assert not first.samefile(second)
     assert first.read_bytes() == second.read_bytes()
     assert folder.names() == named("a", 1)
+
+
+def test_fences_do_not_become_more_with_each_start(tmp_path):
+    folder = Folder(tmp_path)
+    owners, sealed = (tmp_path / "_statefx" / name for name in ("owners", "sealed"))
+    for start in range(1, 21):
+        owner = Owner("ab"[start % 2], "origin", start)
+        folder.fence(owner, CheckpointPosition(start - 1, start - 1), takeover=True)
+        folder.publish(owner, start)
+        if start == 2:
+            folder.manifest.forget_old()
+            assert len(list(owners.iterdir())) == 2, "somebody may have slept for a while"
+        if start > 2:
+            for path in sorted(owners.iterdir())[:-1]:
+                os.utime(path, (1, 1))
+            folder.manifest.forget_old()
+            assert len(list(owners.iterdir())) <= 3
+            assert len(list(sealed.iterdir())) <= 3
+    assert len(folder.names()) == 20
+
+
+@pytest.mark.slow
+def test_who_slept_until_the_fence_of_its_number_was_deleted_does_not_own_the_folder(tmp_path):
+    """Starts that go on write no seal, which would be taken."""
+    has_fenced = []
+
+    def successors(folder):
+        last = len(folder.names())
+        has_fenced.append(folder.manifest.marker().generation == 2)
+        for owner in (A3, replace(A3, generation=4)):
+            folder.fence(owner, CheckpointPosition(last, last))
+        folder.manifest.forget_old(0)
+
+    for folder, txids in races(tmp_path, successors):
+        folder.begin(txids, by_zombie=False)
+        has_fenced.clear()
+        try:
+            folder.zombie.fence(A2, CheckpointPosition(txids, txids), LAYOUT, takeover=False)
+        except FencedError:
+            continue
+        assert has_fenced in ([], [True])
 
 
 @pytest.mark.slow

@@ -335,8 +335,13 @@ class Manifest:
             return known
         while True:
             at = self._newest_fence()
-            fence = self._fence(at) if at else None
-            sealed = fence is not None and (fence.taken_on or any(self.storage.list(_sealed(at))))
+            try:
+                fence = self._fence(at) if at else None
+            except SinkMismatchError:
+                if self._newest_fence() == at:
+                    raise
+                continue  # others have fenced since, and `forget_old` has deleted it
+            sealed = fence is not None and self._is_sealed(at, fence)
             newest = self.newest()
             if self._newest_fence() == at:
                 return _FolderState(at, fence, sealed, newest)
@@ -368,13 +373,16 @@ class Manifest:
             body = json.loads(data)
             return Fence(Owner(**body.pop("owner")), layout=Layout.from_json(body.pop("layout")), **body)
 
+    def _is_sealed(self, at: int, fence: Fence) -> bool:
+        return fence.taken_on or any(self.storage.list(_sealed(at)))
+
     def layout(self, added: Layout | None = None) -> Layout | None:
         """Return how the rows are written here, or would be with files like `added`; None if nobody has written.
 
         SinkMismatchError if no reader could read `added` beside what is here.
         """
-        at = self._newest_fence()
-        before = self._fence(at).layout if at else None
+        fence = self._state().fence
+        before = None if fence is None else fence.layout
         return before if added is None else added.added_to(before, self.storage.root)
 
     def fence(self, owner: Owner, reached: CheckpointPosition, layout: Layout, *, takeover: bool) -> None:
@@ -396,7 +404,12 @@ class Manifest:
         for _ in range(_FENCE_TRIES):
             state = self._state()
             marker = state.marker if takeover else self._checked(state)
-            marker = self._before_unsealed(state, marker, owner, reached)
+            try:
+                marker = self._before_unsealed(state, marker, owner, reached)
+            except SinkMismatchError:
+                if self._newest_fence() == state.fences:
+                    raise
+                continue  # as in `_state`
             # The user has seen another owner than the one that came meanwhile (rule 10.10).
             takeover = takeover and (marker is before or (marker is not None and marker.is_of(before or owner)))
             txid = starting_point(marker, owner, reached, root, takeover=takeover)
@@ -408,9 +421,13 @@ class Manifest:
             else:
                 number = 0 if state.newest is None else state.newest + 1
                 mine = Fence(owner, number, txid, False, grown, self._foreign(state, owner))
+            at = state.fences + 1
             try:
-                self.storage.create(_owner(state.fences + 1), _json(asdict(mine)))  # 1.
+                self.storage.create(_owner(at), _json(asdict(mine)))  # 1.
                 before = Marker.of(owner, UNFENCED)
+                # Who slept before step 1 may have been given the name of a fence that `forget_old` has deleted.
+                if self._newest_fence() != at:
+                    continue
                 if not mine.taken_on:
                     # An empty transaction has the bytes of a seal. If the former owner has published one before this
                     # fence, step 2 does not fail, and what came after it would count as ours. Behind the fence at most
@@ -418,7 +435,7 @@ class Manifest:
                     if self.newest() != state.newest:
                         continue
                     self._write(mine.number, [])  # 2.
-                    self.storage.create(_sealed(state.fences + 1), _json(asdict(owner)))
+                    self.storage.create(_sealed(at), _json(asdict(owner)))
             except AlreadyExistsError:  # another has fenced, or the former owner has just published
                 continue
             return
@@ -487,7 +504,7 @@ class Manifest:
         at, after = state.fences, state.fence
         while at > 1:
             fence, at = self._fence(at - 1), at - 1
-            if not (fence.taken_on or any(self.storage.list(_sealed(at)))):
+            if not self._is_sealed(at, fence):
                 after = fence
                 continue
             assert after is not None
@@ -585,7 +602,13 @@ class Manifest:
         return json.dumps(entry, separators=(",", ":"))
 
     def forget_old(self, min_age_secs: float = KEPT_SECS) -> None:
-        """Delete manifests that two compact ones stand for, unless they are young: somebody may be reading them."""
+        """Delete manifests that two compact ones stand for, unless they are young: somebody may be reading them.
+
+        And fences before one that is sealed and not young. The newest stays, so numbers go on, and so does the newest
+        sealed one, behind which `_before_unsealed` does not look. Only who slept since before that one misses another:
+        at a fence or rewind it looks for the newest behind its own; whatever else it reads, it looks at that again.
+        """
+        self._forget_fences(time.time() - min_age_secs)
         found = list(self._manifests())
         compacts = sorted(number for number, compact, _ in found if compact)
         if len(compacts) < 2:
@@ -595,6 +618,14 @@ class Manifest:
             since = time.time() - secs
             stop = min([compacts[-2], *(n for n, compact, file in found if not compact and file.modified > since)])
             self.storage.delete(file.name for n, compact, file in found if compact == of_compact and n < stop)
+
+    def _forget_fences(self, since: float) -> None:
+        fences = {int(file.name.rpartition("/")[2]): file for file in self.storage.list(f"{_OWN}/owners/")}
+        for at in sorted(fences, reverse=True):
+            if fences[at].modified <= since and self._is_sealed(at, self._fence(at)):
+                old = [each for each in fences if each < at]
+                self.storage.delete([*map(_sealed, old), *map(_owner, old)])  # of a seal alone nobody would know
+                return
 
 
 _RESTORE = "restore the folder from a backup, or give the sink a new one"
