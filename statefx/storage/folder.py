@@ -91,18 +91,31 @@ class FolderStorage(Storage):
         path = self.path(name)
         temporary = self._write(path, data)
         try:
-            try:
-                os.link(temporary, path)
-            except OSError as error:
-                self._judge(path, data, error)
-            # A link is durable with its folder. When that fails, others see the name and a power cut may take it back.
-            try:
-                sync_folder(os.path.dirname(path))
-            except OSError as error:
-                raise OutcomeUnknownError(f"{path} was created, but may not be durable: {error}", path=path) from error
+            self._link(temporary, path, lambda: data)
         finally:
             with contextlib.suppress(OSError):  # one that stays is deleted as unfinished, an hour later
                 os.unlink(temporary)
+
+    def create_alike(self, name: str, other: str) -> None:
+        """Make `name` durable with the bytes of `other`, as `create` does, but without writing them: as a hard link.
+
+        It has the time of `other`. Raises what `create` does, and FileNotFoundError if there is no `other`.
+        """
+        source = self.path(other)
+        os.stat(source)  # else a missing one would look like an answer that was lost
+        self._link(source, self.path(name), lambda: self.read(other))
+
+    def _link(self, source: str, path: str, data: Callable[[], bytes]) -> None:
+        """Give what is durable under `source` the name `path`, unless there is one already."""
+        try:
+            os.link(source, path)
+        except OSError as error:
+            self._judge(path, data, error)
+        # A link is durable with its folder. When that fails, others see the name and a power cut may take it back.
+        try:
+            sync_folder(os.path.dirname(path))
+        except OSError as error:
+            raise OutcomeUnknownError(f"{path} was created, but may not be durable: {error}", path=path) from error
 
     def _write(self, path: str, data: bytes) -> str:
         """Write `data` under a name of its own and return that."""
@@ -127,7 +140,7 @@ class FolderStorage(Storage):
             os.close(file)
         return temporary
 
-    def _judge(self, path: str, data: bytes, error: OSError) -> None:
+    def _judge(self, path: str, data: Callable[[], bytes], error: OSError) -> None:
         """Whatever a failed link says, the file under the name decides; over NFS a reply may have been lost."""
         try:
             with open(path, "rb") as file:
@@ -140,7 +153,7 @@ class FolderStorage(Storage):
         except OSError as unreadable:
             raise OutcomeUnknownError(f"{path} may or may not have been written: {unreadable}", path=path) from error
         # Equal bytes are our own: each record holds a nonce. The link was made, and its answer was lost (rule 3.2).
-        if found != data:
+        if found != data():
             raise AlreadyExistsError(f"{path} is there already", path=path) from error
 
     @contextmanager

@@ -1,10 +1,14 @@
 """Drivers that stop at any look at a FileSink's folder, while others go on there, and wake up afterwards."""
 
+import errno
 import os
+import time
+from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
-from statefx.connectors.files.manifest import Layout, Manifest, WrittenFile
+from statefx.connectors.files.manifest import COMPACT_KEPT_SECS, Layout, Manifest, WrittenFile
 from statefx.connectors.files.sink import FileSink
 from statefx.errors import FencedError, SinkError, SinkOwnedError
 from statefx.operators.sinks import CheckpointPosition, CommitterContext, Owner
@@ -12,9 +16,9 @@ from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import FolderStorage
 from statefx.testing import Crash
 
-A1, A2 = Owner("a", "origin", 1), Owner("a", "origin", 2)
+A1, A2, A3 = (Owner("a", "origin", generation) for generation in (1, 2, 3))
 B1, B2, C1 = Owner("b", "other", 1), Owner("b", "other", 2), Owner("c", "third", 1)
-START = CheckpointPosition(0, 0)
+START, FIRST_DECIDED = CheckpointPosition(0, 0), CheckpointPosition(0, 1)
 LAYOUT = Layout("parquet", (), "word string")
 SCHEMA = LAYOUT.fields
 
@@ -34,6 +38,14 @@ class Paused(FolderStorage):
     def create(self, name, data):
         self._step()
         super().create(name, data)
+
+    def create_alike(self, name, other):
+        self._step()
+        super().create_alike(name, other)
+
+    def sizes(self, names):
+        self._step()
+        return super().sizes(names)
 
     def list(self, prefix="", after=""):
         self._step()
@@ -69,6 +81,13 @@ class Folder:
     def fence(self, owner, reached=START, takeover=False):
         self.manifest.fence(owner, reached, LAYOUT, takeover=takeover)
 
+    def begin(self, txids, *, by_zombie):
+        """A1 has published so many transactions; `by_zombie`: that one has, and knows where it is without listing."""
+        self.fence(A1)
+        paused, self.zombie.storage = self.zombie.storage, FolderStorage(self.root)
+        self.publish(A1, *range(1, txids + 1), manifest=self.zombie if by_zombie else self.manifest)
+        self.zombie.storage = paused
+
     def names(self, application=""):
         return [each.name for each in self.manifest.files() if each.name.startswith(application)]
 
@@ -97,7 +116,7 @@ def named(application, *txids):
 @pytest.mark.slow
 def test_a_driver_that_stops_in_its_first_fence_takes_no_number_of_the_next_one(tmp_path):
     def successor(folder):
-        folder.fence(A2)
+        folder.fence(A2, FIRST_DECIDED)
         folder.publish(A2, 1, 2, 3)
 
     for folder, _ in races(tmp_path, successor, before=[0]):
@@ -114,7 +133,7 @@ def test_a_driver_that_stops_in_its_first_fence_takes_no_number_of_the_next_one(
 @pytest.mark.slow
 def test_a_driver_that_stops_while_it_takes_over_takes_no_number_of_the_next_one(tmp_path):
     def successor(folder):
-        folder.fence(B2, takeover=True)
+        folder.fence(B2, FIRST_DECIDED, takeover=True)
         folder.publish(B2, 1, 2, 3)
 
     for folder, txids in races(tmp_path, successor):
@@ -132,37 +151,70 @@ def test_a_driver_that_stops_while_it_takes_over_takes_no_number_of_the_next_one
 
 
 @pytest.mark.slow
-def test_who_is_taken_over_in_the_middle_of_a_commit_knows_whether_its_rows_are_there(tmp_path):
+@pytest.mark.parametrize("by_zombie", [False, True])
+@pytest.mark.parametrize("later", [2, 25])
+def test_who_is_taken_over_in_the_middle_of_a_commit_knows_whether_its_rows_are_there(tmp_path, later, by_zombie):
+    """After 25 transactions its own manifest may be among those that are deleted."""
+
     def takeover(folder):
         folder.fence(B1, takeover=True)
-        folder.publish(B1, 1, 2)
+        folder.publish(B1, *range(1, later + 1))
+        folder.manifest.forget_old(0)
 
     for folder, txids in races(tmp_path, takeover):
-        folder.fence(A1)
-        folder.publish(A1, *range(1, txids + 1))
+        folder.begin(txids, by_zombie=by_zombie)
         published = True
         try:
             folder.publish(A1, txids + 1, manifest=folder.zombie)
-        except SinkOwnedError:
+        except SinkError:
             published = False
         if folder.woke_up:
-            folder.publish(B1, 3)
-            assert folder.names("b") == named("b", 1, 2, 3)
+            folder.publish(B1, later + 1)
+            assert folder.names("b") == named("b", *range(1, later + 2))
             with pytest.raises(SinkOwnedError):
                 folder.publish(A1, txids + 2)
         assert folder.names("a") == named("a", *range(1, txids + 1 + published))
 
 
+def test_who_knows_which_manifest_is_the_newest_still_asks_who_owns_the_folder(tmp_path):
+    folder = Folder(tmp_path)
+    folder.begin(1, by_zombie=True)
+    folder.fence(A2, CheckpointPosition(1, 1))  # which goes on, without a seal
+    with pytest.raises(FencedError):
+        folder.publish(A1, 2, manifest=folder.zombie)
+    assert folder.names() == named("a", 1)
+
+
 @pytest.mark.slow
-def test_who_takes_over_while_another_commits_keeps_its_rows_and_begins_after_them(tmp_path):
+@pytest.mark.parametrize("by_zombie", [False, True])
+def test_whose_empty_transaction_falls_on_the_seal_of_another_takes_no_number_of_it(tmp_path, by_zombie):
+    for folder, txids in races(tmp_path, lambda folder: folder.fence(B1, takeover=True)):
+        folder.begin(txids, by_zombie=by_zombie)
+        with suppress(SinkOwnedError):
+            folder.zombie.publish(A1, txids + 1, list)
+        if folder.woke_up:
+            with pytest.raises(SinkOwnedError):
+                folder.publish(A1, txids + 2, manifest=folder.zombie)
+            folder.publish(B1, 1)
+            assert folder.names("b") == named("b", 1)
+        assert folder.names("a") == named("a", *range(1, txids + 1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [(True, True), (False, True), (True, False)])
+def test_who_takes_over_while_another_commits_keeps_its_rows_and_begins_after_them(tmp_path, rows):
+    """An empty manifest has the bytes of a seal."""
     done = []
 
     def commit(folder):
         at = len(folder.names("a")) + 1
         try:
-            for txid in (at, at + 1):
-                folder.publish(A1, txid)
-                done.append(txid)
+            for txid, has_rows in zip((at, at + 1), rows, strict=True):
+                if has_rows:
+                    folder.publish(A1, txid)
+                    done.append(txid)
+                else:
+                    folder.manifest.publish(A1, txid, list)
         except SinkOwnedError:
             pass
 
@@ -201,18 +253,19 @@ def test_of_two_that_take_over_the_one_that_came_later_stays(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_commit_that_slept_through_a_takeover_there_and_back_publishes_nothing_more(tmp_path):
+@pytest.mark.parametrize("by_zombie", [False, True])
+def test_a_commit_that_slept_through_a_takeover_there_and_back_publishes_nothing_more(tmp_path, by_zombie):
     def there_and_back(folder):
         last = len(folder.names("a"))
         folder.fence(B1, takeover=True)
         folder.publish(B1, *range(1, 26))
         folder.manifest.forget_old(0)
         folder.fence(A2, CheckpointPosition(last, last), takeover=True)
+        folder.manifest.forget_old(0)
         folder.publish(A2, *range(last + 1, last + 4))
 
     for folder, txids in races(tmp_path, there_and_back):
-        folder.fence(A1)
-        folder.publish(A1, *range(1, txids + 1))
+        folder.begin(txids, by_zombie=by_zombie)
         try:
             folder.publish(A1, txids + 1, manifest=folder.zombie)
         except SinkError:
@@ -234,13 +287,15 @@ def test_a_crash_anywhere_in_fence_or_commit_leaves_every_transaction_once(tmp_p
     for folder, txids in races(tmp_path, crash):
         folder.fence(A1)
         folder.publish(A1, *range(1, txids + 1))
+        folder.fence(A2, CheckpointPosition(txids, txids))
+        folder.manifest.forget_old(0)
         reached = CheckpointPosition(txids, txids + 1)  # COMMITTING of one more is durable
         try:
-            folder.zombie.fence(A2, reached, LAYOUT, takeover=takeover)
-            folder.publish(A2, txids + 1, manifest=folder.zombie)
+            folder.zombie.fence(A3, reached, LAYOUT, takeover=takeover)
+            folder.publish(A3, txids + 1, manifest=folder.zombie)
         except Crash:
             pass
-        next_one = Owner("a", "origin", 3)
+        next_one = replace(A3, generation=4)
         folder.fence(next_one, reached, takeover=takeover)
         folder.publish(next_one, txids + 1, txids + 2)
         assert folder.names() == named("a", *range(1, txids + 3))
@@ -283,6 +338,131 @@ def test_manifests_that_a_reader_may_be_reading_stay_for_a_while(tmp_path):
     assert folder.names() == named("a", *range(1, 35))
 
 
+def test_a_compact_manifest_is_as_old_as_those_beside_it_and_goes_before_them(tmp_path):
+    """It names all files, and one without new ones is a link, which has the time of the first."""
+    folder = Folder(tmp_path)
+    folder.fence(A1)
+    folder.publish(A1, 1)
+    for txid in range(2, 50):
+        folder.manifest.publish(A1, txid, list)
+    manifests = tmp_path / "_spark_metadata"
+
+    def compacts():
+        return sorted(int(path.stem) for path in manifests.glob("*.compact"))
+
+    os.utime(manifests / "9.compact", (1, 1))
+    assert (manifests / "49.compact").stat().st_mtime == 1
+    folder.manifest.forget_old()
+    assert compacts() == [9, 19, 29, 39, 49]
+    for number in set(range(25)) - set(compacts()):
+        os.utime(manifests / str(number), (time.time() - 2 * COMPACT_KEPT_SECS,) * 2)
+    folder.manifest.forget_old()
+    assert compacts() == [29, 39, 49]
+    assert (manifests / "0").exists()
+    assert folder.names() == named("a", 1)
+
+
+class Counted(FolderStorage):
+    """Counts what it reads, writes and lists."""
+
+    counts = (0, 0, 0)
+
+    def _count(self, *more):
+        self.counts = tuple(map(sum, zip(self.counts, more, strict=True)))
+
+    def read(self, name, start=0, stop=None):
+        data = super().read(name, start, stop)
+        self._count(len(data), 0, 0)
+        return data
+
+    def create(self, name, data):
+        self._count(0, len(data), 0)
+        super().create(name, data)
+
+    def list(self, prefix="", after=""):
+        for each in super().list(prefix, after):
+            self._count(0, 0, 1)
+            yield each
+
+
+def test_a_transaction_without_rows_costs_the_same_however_many_there_were(tmp_path):
+    def costs(files, transactions):
+        folder = Folder(tmp_path / str(files))
+        folder.manifest.storage = Counted(folder.root)
+        folder.fence(A1)
+        folder.manifest.publish(A1, 1, lambda: [WrittenFile(f"a-{n}", 1, 1) for n in range(files)])
+        for txid in range(2, transactions + 1):
+            folder.manifest.publish(A1, txid, list)
+        folder.manifest.storage.counts = Counted.counts
+        for txid in range(transactions + 1, transactions + 21):
+            folder.manifest.publish(A1, txid, list)
+        counts = folder.manifest.storage.counts
+        folder.publish(A1, transactions + 21)
+        assert len(folder.names()) == files + 1
+        return counts
+
+    assert costs(files=2000, transactions=100) == costs(files=1, transactions=10)
+
+
+def test_who_may_not_make_more_links_writes_the_compact_manifest_anew(tmp_path, monkeypatch):
+    def refused(source, target, link=os.link):
+        if ".unfinished" not in source:
+            raise OSError(errno.EMLINK, "Too many links")
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", refused)
+    folder = Folder(tmp_path)
+    folder.fence(A1)
+    folder.publish(A1, 1)
+    for txid in range(2, 25):
+        folder.manifest.publish(A1, txid, list)
+    first, second = (tmp_path / "_spark_metadata" / name for name in ("9.compact", "19.compact"))
+    assert not first.samefile(second)
+    assert first.read_bytes() == second.read_bytes()
+    assert folder.names() == named("a", 1)
+
+
+def test_fences_do_not_become_more_with_each_start(tmp_path):
+    folder = Folder(tmp_path)
+    owners, sealed = (tmp_path / "_statefx" / name for name in ("owners", "sealed"))
+    for start in range(1, 21):
+        owner = Owner("ab"[start % 2], "origin", start)
+        folder.fence(owner, CheckpointPosition(start - 1, start - 1), takeover=True)
+        folder.publish(owner, start)
+        if start == 2:
+            folder.manifest.forget_old()
+            assert len(list(owners.iterdir())) == 2, "somebody may have slept for a while"
+        if start > 2:
+            for path in sorted(owners.iterdir())[:-1]:
+                os.utime(path, (1, 1))
+            folder.manifest.forget_old()
+            assert len(list(owners.iterdir())) <= 3
+            assert len(list(sealed.iterdir())) <= 3
+    assert len(folder.names()) == 20
+
+
+@pytest.mark.slow
+def test_who_slept_until_the_fence_of_its_number_was_deleted_does_not_own_the_folder(tmp_path):
+    """Starts that go on write no seal, which would be taken."""
+    has_fenced = []
+
+    def successors(folder):
+        last = len(folder.names())
+        has_fenced.append(folder.manifest.marker().generation == 2)
+        for owner in (A3, replace(A3, generation=4)):
+            folder.fence(owner, CheckpointPosition(last, last))
+        folder.manifest.forget_old(0)
+
+    for folder, txids in races(tmp_path, successors):
+        folder.begin(txids, by_zombie=False)
+        has_fenced.clear()
+        try:
+            folder.zombie.fence(A2, CheckpointPosition(txids, txids), LAYOUT, takeover=False)
+        except FencedError:
+            continue
+        assert has_fenced in ([], [True])
+
+
 @pytest.mark.slow
 def test_a_sweep_that_slept_through_a_takeover_deletes_no_file_of_who_took_over(tmp_path):
     def coming(folder):
@@ -308,10 +488,10 @@ def test_a_sweep_that_slept_through_a_takeover_deletes_no_file_of_who_took_over(
 def test_times_in_the_manifest_do_not_run_back_with_the_clock(tmp_path):
     folder = Folder(tmp_path)
     folder.fence(A1)
-    for txid, time in enumerate([5000, 1000, 7000, 6000], 1):
+    for txid, modified in enumerate([5000, 1000, 7000, 6000], 1):
         if txid == 3:
             folder.manifest = Manifest(folder.root)
-        folder.manifest.publish(A1, txid, lambda n=txid, time=time: [WrittenFile(f"a-{n}", 1, time)])
+        folder.manifest.publish(A1, txid, lambda n=txid, at=modified: [WrittenFile(f"a-{n}", 1, at)])
     assert [each.modified_ms for each in folder.manifest.files()] == [5000, 5000, 7000, 7000]
 
 

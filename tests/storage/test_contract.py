@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from statefx.errors import CheckpointError
+from statefx.errors import AlreadyExistsError, CheckpointError
 from statefx.storage import FolderStorage, Storage, folder, storage_at
 from statefx.storage.contract import READERS
 from tests.storage.s3_server import as_users_have_it
@@ -25,6 +25,22 @@ class TestS3(StorageContract):
     def storage(self, server):
         with as_users_have_it(server) as made:
             yield storage_at(made())
+
+
+def test_a_name_with_the_bytes_of_another_is_created_once(tmp_path):
+    storage = FolderStorage(tmp_path)
+    storage.create("one", b"same")
+    storage.create("other", b"other")
+    for _ in range(2):  # equal bytes are an answer that was lost
+        storage.create_alike("two", "one")
+    assert storage.read("two") == b"same"
+    with pytest.raises(AlreadyExistsError):
+        storage.create_alike("two", "other")
+    with pytest.raises(AlreadyExistsError):
+        storage.create("two", b"other")
+    with pytest.raises(FileNotFoundError):
+        storage.create_alike("three", "none")
+    assert [each.name for each in storage.list()] == ["one", "other", "two"]
 
 
 FORKED = """

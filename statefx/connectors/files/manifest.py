@@ -8,7 +8,8 @@ The manifest is that which Spark's own streaming file sink writes and Spark read
                                     when the commit has named them
     _statefx/lists/part-<txid>-...  names of a task's files, where those are too many for the log
     _spark_metadata/<n>             "v1", then a line of JSON for each file that transaction n added
-    _spark_metadata/<n>.compact     the same, for transactions 0 to n: every tenth
+    _spark_metadata/<n>.compact     the same, for transactions 0 to n: every tenth; where none of these ten added a
+                                    file, a hard link to the compact one before
     _statefx/owners/<k>             who owns the folder since fence k, which number is which transaction of that owner,
                                     and how the rows are written
     _statefx/sealed/<k>             that number is written: the owner may publish
@@ -23,7 +24,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -32,7 +33,7 @@ from urllib.parse import quote, unquote, urlsplit
 import pyarrow as pa
 from xxhash import xxh3_128
 
-from statefx.errors import AlreadyExistsError, SinkError, SinkMismatchError, StagedRowsLostError
+from statefx.errors import AlreadyExistsError, NotWrittenError, SinkError, SinkMismatchError, StagedRowsLostError
 from statefx.operators.schema import parse_schema, to_ddl, to_ddl_type
 from statefx.operators.sinks import (
     UNFENCED,
@@ -186,6 +187,9 @@ INTERVAL = 10
 KEPT_SECS = 600.0
 """As Spark's. Its readers that lose a manifest go on from the next compact one, and fail if that is gone as well."""
 
+COMPACT_KEPT_SECS = 60.0
+"""Of compact ones, each of which names all files. Readers open one right after they have listed them."""
+
 _OWN = "_statefx"
 _VERSION = "v1"
 _NAME = re.compile(r"(\d+)(\.compact)?")
@@ -237,6 +241,8 @@ class Manifest:
     def __init__(self, folder: str) -> None:
         self.storage = FolderStorage(folder)
         self._latest: tuple[int, int] | None = None  # a number, and the newest time in the manifests up to it
+        self._known: _FolderState | None = None
+        """How the folder was when this object had published last."""
 
     @cached_property
     def _uri(self) -> str:
@@ -318,14 +324,32 @@ class Manifest:
         It reads the newest fence before and after the newest manifest. With one reading, a driver that sleeps between
         the two while another takes over would count that driver's manifests as its own transactions, and would not
         publish its rows.
+
+        Who has published here looks at its own manifest and the one after it instead of all, and does not read its
+        fence again. All that others publish or delete comes after a fence of theirs, which is looked for behind the
+        manifests. So a driver that was replaced or taken over, wherever it slept before that, lists as at a start. One
+        that sleeps after it is one that sleeps between here and its write, where `publish` guards it.
         """
+        known = self._known
+        if known is not None and self._is_newest(known.newest or 0) and self._newest_fence() == known.fences:
+            return known
         while True:
             at = self._newest_fence()
-            fence = self._fence(at) if at else None
-            sealed = fence is not None and (fence.taken_on or any(self.storage.list(_sealed(at))))
+            try:
+                fence = self._fence(at) if at else None
+            except SinkMismatchError:
+                if self._newest_fence() == at:
+                    raise
+                continue  # others have fenced since, and `forget_old` has deleted it
+            sealed = fence is not None and self._is_sealed(at, fence)
             newest = self.newest()
             if self._newest_fence() == at:
                 return _FolderState(at, fence, sealed, newest)
+
+    def _is_newest(self, number: int) -> bool:
+        """Whether a manifest of a FileSink is there, and none after it: numbers have no gaps."""
+        last, following = self.storage.sizes([_name(number), _name(number + 1)])
+        return last is not None and following is None
 
     def _checked(self, state: _FolderState) -> Marker | None:
         """Return the marker of a folder that FileSinks alone have written to, all of whose manifests are there."""
@@ -349,13 +373,16 @@ class Manifest:
             body = json.loads(data)
             return Fence(Owner(**body.pop("owner")), layout=Layout.from_json(body.pop("layout")), **body)
 
+    def _is_sealed(self, at: int, fence: Fence) -> bool:
+        return fence.taken_on or any(self.storage.list(_sealed(at)))
+
     def layout(self, added: Layout | None = None) -> Layout | None:
         """Return how the rows are written here, or would be with files like `added`; None if nobody has written.
 
         SinkMismatchError if no reader could read `added` beside what is here.
         """
-        at = self._newest_fence()
-        before = self._fence(at).layout if at else None
+        fence = self._state().fence
+        before = None if fence is None else fence.layout
         return before if added is None else added.added_to(before, self.storage.root)
 
     def fence(self, owner: Owner, reached: CheckpointPosition, layout: Layout, *, takeover: bool) -> None:
@@ -377,7 +404,12 @@ class Manifest:
         for _ in range(_FENCE_TRIES):
             state = self._state()
             marker = state.marker if takeover else self._checked(state)
-            marker = self._before_unsealed(state, marker, owner, reached)
+            try:
+                marker = self._before_unsealed(state, marker, owner, reached)
+            except SinkMismatchError:
+                if self._newest_fence() == state.fences:
+                    raise
+                continue  # as in `_state`
             # The user has seen another owner than the one that came meanwhile (rule 10.10).
             takeover = takeover and (marker is before or (marker is not None and marker.is_of(before or owner)))
             txid = starting_point(marker, owner, reached, root, takeover=takeover)
@@ -389,12 +421,21 @@ class Manifest:
             else:
                 number = 0 if state.newest is None else state.newest + 1
                 mine = Fence(owner, number, txid, False, grown, self._foreign(state, owner))
+            at = state.fences + 1
             try:
-                self.storage.create(_owner(state.fences + 1), _json(asdict(mine)))  # 1.
+                self.storage.create(_owner(at), _json(asdict(mine)))  # 1.
                 before = Marker.of(owner, UNFENCED)
+                # Who slept before step 1 may have been given the name of a fence that `forget_old` has deleted.
+                if self._newest_fence() != at:
+                    continue
                 if not mine.taken_on:
+                    # An empty transaction has the bytes of a seal. If the former owner has published one before this
+                    # fence, step 2 does not fail, and what came after it would count as ours. Behind the fence at most
+                    # one more comes, from a commit that has begun: empty, it is a seal as good as our own.
+                    if self.newest() != state.newest:
+                        continue
                     self._write(mine.number, [])  # 2.
-                    self.storage.create(_sealed(state.fences + 1), _json(asdict(owner)))
+                    self.storage.create(_sealed(at), _json(asdict(owner)))
             except AlreadyExistsError:  # another has fenced, or the former owner has just published
                 continue
             return
@@ -437,7 +478,7 @@ class Manifest:
                 self._write(gap, [])
             self._check_newest(at)
             lines = [_VERSION, *map(self._line, kept)]
-            self.storage.create(_name(number, compact=True), "\n".join(lines).encode())  # 3.
+            self.storage.create(_name(number), "\n".join(lines).encode())  # 3.
             self.storage.create(_sealed(at), _json(asdict(owner)))  # 4.
         except AlreadyExistsError as error:
             raise self._taken_meanwhile() from error
@@ -463,7 +504,7 @@ class Manifest:
         at, after = state.fences, state.fence
         while at > 1:
             fence, at = self._fence(at - 1), at - 1
-            if not (fence.taken_on or any(self.storage.list(_sealed(at)))):
+            if not self._is_sealed(at, fence):
                 after = fence
                 continue
             assert after is not None
@@ -490,8 +531,9 @@ class Manifest:
     def publish(self, owner: Owner, txid: int, files: Callable[[], Sequence[WrittenFile]]) -> None:
         """Add the files of transaction `txid` of `owner`, in one atomic act; again: nothing.
 
-        `files` is asked only if the transaction is not there yet. Raises what it and `is_published` raise, and
-        SinkMismatchError if the number is taken by another manifest.
+        `files` is asked only if the transaction is not there yet. Raises what it and `is_published` raise,
+        SinkMismatchError if the number is taken by another manifest, and SinkError if another has fenced meanwhile, and
+        the files do not count.
         """
         state = self._state()
         if is_published(self._checked(state), owner, txid, self.storage.root):
@@ -513,7 +555,14 @@ class Manifest:
                 "has; somebody else writes to this folder",
                 path=self.storage.root,
             ) from error
+        # Who slept before the write may have woken up when another owns the folder, has published under this number
+        # and has deleted that manifest again (`forget_old`). The number was free then, and no reader comes to it.
+        if added and self._newest_fence() != state.fences:
+            named = {file.name for file in self.files()}
+            if not all(file.name in named for file in added):
+                raise self._taken_meanwhile()
         self._latest = number, max([latest, *(file.modified_ms for file in added)])
+        self._known = replace(state, newest=number)
 
     def _latest_until(self, number: int) -> int:
         if self._latest is None or self._latest[0] != number:
@@ -522,13 +571,23 @@ class Manifest:
 
     def _write(self, number: int, files: Iterable[WrittenFile]) -> None:
         """Create a manifest. A transaction's has the same bytes whoever publishes it: to `create` they are one."""
-        compact = (number + 1) % INTERVAL == 0
-        lines = [_VERSION]
-        for name in self._names_until(number - 1) if compact and number else ():
-            with self._found(name) as data:
-                lines += _lines(data)
+        lines = []
+        if _is_compact(number):
+            for each in range(number - INTERVAL + 1, number):
+                with self._found(_name(each)) as data:
+                    lines += _lines(data)
         lines += [self._line(file) for file in files]
-        self.storage.create(_name(number, compact=compact), "\n".join(lines).encode())
+        if _is_compact(number) and number >= INTERVAL:
+            before = _name(number - INTERVAL)
+            if not lines:
+                # Not written again, with all files that ever were. Refused where a file has too many names, or is
+                # another user's; the next `with` says what is wrong if it is missing.
+                with suppress(NotWrittenError, FileNotFoundError):
+                    self.storage.create_alike(_name(number), before)
+                    return
+            with self._found(before) as data:
+                lines = _lines(data) + lines
+        self.storage.create(_name(number), "\n".join([_VERSION, *lines]).encode())
 
     def _line(self, file: WrittenFile) -> str:
         entry = {
@@ -543,19 +602,42 @@ class Manifest:
         return json.dumps(entry, separators=(",", ":"))
 
     def forget_old(self, min_age_secs: float = KEPT_SECS) -> None:
-        """Delete manifests that two compact ones stand for, unless they are young: somebody may be reading them."""
-        compacts = sorted(number for number, compact, _ in self._manifests() if compact)
-        if len(compacts) > 1:
-            young = time.time() - min_age_secs
-            old = [stored.name for n, _, stored in self._manifests() if n < compacts[-2] and stored.modified <= young]
-            self.storage.delete(old)
+        """Delete manifests that two compact ones stand for, unless they are young: somebody may be reading them.
+
+        And fences before one that is sealed and not young. The newest stays, so numbers go on, and so does the newest
+        sealed one, behind which `_before_unsealed` does not look. Only who slept since before that one misses another:
+        at a fence or rewind it looks for the newest behind its own; whatever else it reads, it looks at that again.
+        """
+        self._forget_fences(time.time() - min_age_secs)
+        found = list(self._manifests())
+        compacts = sorted(number for number, compact, _ in found if compact)
+        if len(compacts) < 2:
+            return
+        for of_compact, secs in ((False, min_age_secs), (True, min(min_age_secs, COMPACT_KEPT_SECS))):
+            # By the others alone: a compact one that is a link has the time of the first that had its bytes.
+            since = time.time() - secs
+            stop = min([compacts[-2], *(n for n, compact, file in found if not compact and file.modified > since)])
+            self.storage.delete(file.name for n, compact, file in found if compact == of_compact and n < stop)
+
+    def _forget_fences(self, since: float) -> None:
+        fences = {int(file.name.rpartition("/")[2]): file for file in self.storage.list(f"{_OWN}/owners/")}
+        for at in sorted(fences, reverse=True):
+            if fences[at].modified <= since and self._is_sealed(at, self._fence(at)):
+                old = [each for each in fences if each < at]
+                self.storage.delete([*map(_sealed, old), *map(_owner, old)])  # of a seal alone nobody would know
+                return
 
 
 _RESTORE = "restore the folder from a backup, or give the sink a new one"
 
 
-def _name(number: int, *, compact: bool) -> str:
-    return f"{METADATA}/{number}{'.compact' if compact else ''}"
+def _is_compact(number: int) -> bool:
+    return (number + 1) % INTERVAL == 0
+
+
+def _name(number: int, *, compact: bool | None = None) -> str:
+    """Return a manifest's name; `compact` is given where another program, with another interval, may have written."""
+    return f"{METADATA}/{number}{'.compact' if (_is_compact(number) if compact is None else compact) else ''}"
 
 
 def _lines(data: bytes) -> list[str]:
