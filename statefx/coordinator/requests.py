@@ -330,3 +330,5 @@ class RequestServer:
         old = [name for name in old if name not in own and name.removeprefix(self._folder)[:32] not in self._pending]
         self._storage.delete([name for name in old if name.endswith(REQUEST)])
         self._storage.delete([name for name in old if not name.endswith(REQUEST)])
+        # One for each start, through which every sweep would walk. A zombie that writes there makes it again.
+        self._storage.discard_empty(FOLDER, before=self._folder)

@@ -175,6 +175,12 @@ class Storage(ABC):
         """Delete what writers that died have left below `prefix`; return how many there were."""
         return 0
 
+    def discard_empty(self, prefix: str, before: str) -> None:
+        """Delete empty folders in the folder `prefix` that come before the folder `before`, where a store has folders.
+
+        A writer there at the same moment may fail with NotWrittenError: call it for folders that nobody fills any more.
+        """
+
     def check(self) -> None:
         """Make sure that the store keeps what this contract says of `create`.
 

@@ -271,6 +271,14 @@ class FolderStorage(Storage):
                     gone += 1
         return gone
 
+    def discard_empty(self, prefix: str, before: str) -> None:
+        """Delete empty folders (see `Storage.discard_empty`)."""
+        with contextlib.suppress(FileNotFoundError):
+            for part in os.listdir(os.path.join(self.root, prefix)):
+                if f"{prefix}{part}/" < before:
+                    with contextlib.suppress(OSError):  # it is not empty, or no folder
+                        os.rmdir(os.path.join(self.root, prefix, part))
+
 
 def _each(names: Sequence[str], look: Callable[[str], _Found]) -> list[_Found]:
     """Return what `look` finds for each name, with threads from where the file system turns out to be slow."""

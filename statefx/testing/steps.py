@@ -147,6 +147,7 @@ class SteppedStorage(Storage):
 
     reader, read, read_all, list = map(_unchanged, ("reader", "read", "read_all", "list"))
     parts, shares, discard_unfinished = map(_unchanged, ("parts", "shares", "discard_unfinished"))
+    discard_empty = _unchanged("discard_empty")
 
 
 def _creation(name: str) -> str:

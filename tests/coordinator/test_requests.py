@@ -654,6 +654,19 @@ def test_what_nobody_waits_for_any_more_is_swept(site):
     assert sorted(site.names()) == [fresh + REQUEST, folder_of(3) + DRIVER, newer + REQUEST]
 
 
+def test_folders_of_former_drivers_do_not_become_more_with_each_start(site):
+    for _ in range(10):
+        server = site.driver()
+        server._look()
+        server._ending = {}
+        server._finish()
+    site.driver()._beat()  # and is killed
+    server = site.driver()
+    server._look()
+    found = sorted(path.name for path in (Path(site.folders.location) / "requests").iterdir())
+    assert found == [folder_of(generation).split("/")[1] for generation in (12, 13)]
+
+
 def test_who_may_not_write_may_not_ask(site, monkeypatch):
     site.serving()
 
