@@ -33,11 +33,12 @@ class InCents(StatefulBolt):
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="statefx-upgrade-") as work:
         spark = session("upgrade-state", config={"spark.ui.enabled": "false"})
-        for bolt, payments in (InEuros(), [("ann", 1250), ("bob", 500)]), (InCents(), [("ann", 99)]):
+        days = (InEuros(), [("ann", 1250), ("bob", 500)]), (InCents(), [("ann", 99)])
+        for day, (bolt, payments) in enumerate(days):
             builder = TopologyBuilder("spent")
             builder.setStream("payments", spark.createDataFrame(payments, "name string, cents long"))
             builder.setBolt("spent", bolt, parallelism=2).fieldsGrouping("payments", "name")
-            submit(builder.createTopology(), spark, f"{work}/checkpoint").awaitTermination()
+            submit(builder.createTopology(), spark, f"{work}/checkpoint", batchId=day).awaitTermination()
             with Checkpoint(f"{work}/checkpoint").state("spent") as stored:
                 print(f"{type(bolt).__name__} has stored {dict(stored.items())}")
         with Checkpoint(f"{work}/checkpoint").state("spent", migrate=bolt.migrateState) as spent:

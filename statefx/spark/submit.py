@@ -183,7 +183,7 @@ def _submit(
     page = _page(launch, config, opened)
     own = planning_session(session)
     warm_up(own, launch.plan)
-    preflight = partial(_preflight, launch, own, frame)
+    preflight = partial(_preflight, launch, own, frame, batchId)
     log = launch.start(preflight=preflight, workers=Executors(own, f"{topology.name}: rescale"))
     shown = bar(topology.name, progress)
     stopping = threading.Event()
@@ -316,7 +316,9 @@ def _united(launch: Launch, frame: DataFrame, order: Sequence[str]) -> DataFrame
     return frame if not order or list(order) == list(frames) else unite(frames, order)
 
 
-def _preflight(launch: Launch, session: SparkSession, frame: DataFrame | None, found: LogState) -> None:
+def _preflight(
+    launch: Launch, session: SparkSession, frame: DataFrame | None, batch_id: int | None, found: LogState
+) -> None:
     """Check what is Spark's own of a start."""
     folders, streaming = launch.folders, launch.topology.streaming
     if streaming:
@@ -333,6 +335,12 @@ def _preflight(launch: Launch, session: SparkSession, frame: DataFrame | None, f
         logger.info("checkpoint %s: going on after transaction %d", folders.location, found.committed)
     else:
         logger.info("checkpoint %s: state is empty, no transaction has been committed", folders.location)
+    if frame is not None and not streaming and batch_id is None and (found.committed or found.committing):
+        logger.warning(
+            "checkpoint %s: transactions were committed before, and this batch has no batchId: its rows are applied, "
+            "also if they were before. submit(..., batchId=20260101) applies a batch once",
+            folders.location,
+        )
 
 
 def _coordinator(

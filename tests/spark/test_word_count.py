@@ -67,18 +67,24 @@ def test_a_stream_that_goes_on_until_it_is_stopped(spark, place):
     assert state(place / "ck", "count") == recount(ALL)
 
 
-def test_a_batch_dataframe_is_one_transaction(spark, place):
+def of_applied_again(caplog):
+    return [each for each in caplog.messages if "this batch has no batchId" in each]
+
+
+def test_a_batch_dataframe_is_one_transaction(spark, place, caplog):
     topology = word_count(spark.createDataFrame([(line,) for line in ALL], "value string"))
     query = run(topology, spark, place / "ck")
     query.processAllAvailable()
     query.stop()
     assert query.lastProgress["txid"] == 1
     assert state(place / "ck", "count") == recount(ALL)
+    assert of_applied_again(caplog) == []
     run(topology, spark, place / "ck")
+    assert len(of_applied_again(caplog)) == 1
     assert state(place / "ck", "count") == recount(ALL * 2)
 
 
-def test_a_batch_id_is_applied_once(spark, place):
+def test_a_batch_id_is_applied_once(spark, place, caplog):
     topology = word_count(spark.createDataFrame([("a b a",)], "value string"))
     run(topology, spark, place / "ck", batchId=3)
     for known in (3, 2):
@@ -87,6 +93,7 @@ def test_a_batch_id_is_applied_once(spark, place):
     assert state(place / "ck", "count") == {"a": 2, "b": 1}
     run(topology, spark, place / "ck", batchId=4)
     assert state(place / "ck", "count") == {"a": 4, "b": 2}
+    assert of_applied_again(caplog) == []
 
 
 def test_a_batch_without_rows_is_a_transaction(spark, place):
