@@ -18,7 +18,11 @@ What every program names is public here. Each other public name is in the packag
 What is in `_LATER` is loaded when it is first used. `submit`, `session` and `Query` need PySpark, nothing else does.
 """
 
+import sys
 from typing import TYPE_CHECKING
+
+if sys.platform == "win32":  # neither locks on files nor forks are there as on other systems
+    raise ImportError("statefx runs on Linux and macOS; on Windows, run it in WSL")
 
 from statefx.config import Duration
 from statefx.elsewhere import lookup

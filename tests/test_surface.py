@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import runpy
 import subprocess
 import sys
 from collections import Counter
@@ -191,6 +192,12 @@ def test_a_name_that_nobody_has_is_none_of_ours():
         exec("from statefx import Fields", {})
     with pytest.raises(AttributeError, match=r"module 'statefx\.connectors' has no attribute '_FileSink'$"):
         statefx.connectors.__getattr__("_FileSink")
+
+
+def test_windows_is_refused_with_the_remedy(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(ImportError, match="statefx runs on Linux and macOS; on Windows, run it in WSL"):
+        runpy.run_path(statefx.__file__)
 
 
 def test_where_to_import_from_is_the_list_of_public_packages():
