@@ -124,6 +124,7 @@ MAY_OPEN_FILES = {
     },
     "statefx/spark/query.py": "asks how wide the terminal is",
     "statefx/spark/preflight.py": "asks where Python is",
+    "statefx/spark/session.py": "asks where Java is, and which Spark SPARK_HOME has",
     "statefx/spark/tables.py": "asks whether a checkpoint's folder is mounted on an executor",
     **{f"statefx/connectors/files/{name}.py": "the input, which is the user's" for name in ("readers", "spout")},
     "statefx/connectors/kafka/clients.py": "looks whether certificates are there, which librdkafka will read",

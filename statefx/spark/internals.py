@@ -19,6 +19,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyspark
+
+from statefx.spark import is_too_old
+
+if is_too_old(pyspark.__version__):  # before what it lacks is imported, which would say less
+    _place = os.path.dirname(os.path.dirname(pyspark.__file__))
+    _leading = [
+        name
+        for name in ("PYTHONPATH", "SPARK_HOME")
+        if any(each and _place.startswith(each) for each in os.environ.get(name, "").split(os.pathsep))
+    ]
+    _remedy = f"unset {' and '.join(_leading)}" if _leading else "pip install 'pyspark>=4.3,<4.4'"
+    raise ImportError(
+        f"statefx needs PySpark 4.3 or later, and this is {pyspark.__version__} in {_place}: "
+        + ("take the spark-submit of Spark 4.3" if "PYSPARK_GATEWAY_PORT" in os.environ else _remedy)
+    )
+
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException

@@ -32,7 +32,7 @@ from statefx.spark import internals
 from statefx.spark.control import listening
 from statefx.spark.failures import last_line, not_importable
 from statefx.spark.job import addresses, held_slots
-from statefx.spark.session import DAEMON, LOADED_WORKERS, PIPELINED_PYTHON, SLOTS, is_local
+from statefx.spark.session import DAEMON, LOADED_WORKERS, PIPELINED_PYTHON, SLOTS, is_local, is_submitted, local_master
 from statefx.spark.worker import modules_of
 from statefx.storage import is_remote
 from statefx.storage.contract import PROBE
@@ -375,9 +375,8 @@ def check_slots(topology: Topology, plan: Plan, session: SparkSession, checkpoin
 
 
 def _session(context: SparkContext, slots: int) -> str:
-    if not is_local(context):
-        return f'statefx.session("{context.appName}")'
-    return f'statefx.session("{context.appName}"' + (f', master="local[{slots}]")' if slots > SLOTS else ")")
+    given = is_local(context) and (is_submitted() or slots > SLOTS)
+    return f'statefx.session("{context.appName}"' + (f', master="{local_master(slots)}")' if given else ")")
 
 
 def _more(context: SparkContext, slots: int) -> str:
@@ -397,6 +396,11 @@ def _more(context: SparkContext, slots: int) -> str:
                 "spark.scheduler.minRegisteredResourcesRatio=1.0"
             )
         return "Take more executors, or more spark.executor.cores (which may be more than there are cores)"
+    if is_submitted():
+        return (
+            f"If spark-submit chose {context.master}, give it --master '{local_master(slots)}' (slots are threads "
+            f"there, not cores); or write {_session(context, slots)}"
+        )
     own = f"local[{slots}] or more (slots are threads there, not cores)"
     first = "" if slots > SLOTS else f"{_session(context, slots)}, which has {SLOTS}, or "
     return f"Call spark.stop(), and take {first}{own}"

@@ -90,6 +90,18 @@ def test_too_few_slots_are_told_before_anything_runs(spark, place):
     assert not (place / "ck").exists()
 
 
+@pytest.mark.parametrize(("tasks", "master"), [(20, "local[40,4]"), (33, "local[66,4]")])
+def test_under_spark_submit_a_master_with_enough_slots_is_told(spark, place, monkeypatch, tasks, master):
+    """`statefx.session` leaves the master to spark-submit there, and so has no more slots without one."""
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    with pytest.raises(ConfigError) as refused:
+        submit(many(tasks, 2), spark, place / "ck")
+    assert f"""If spark-submit chose local[32], give it --master '{master}'""" in str(refused.value)
+    assert f"""or write statefx.session("statefx-tests", master="{master}"), or less parallelism""" in str(
+        refused.value
+    )
+
+
 class Wide(OpaquePartitionedTransactionalSpout):
     outputFields = "key long, filling binary"
 

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from statefx.errors import ConfigError
 from statefx.spark import session as session_module
 from statefx.spark.session import RECOMMENDED
 from tests.conftest import ROOT
@@ -80,6 +81,84 @@ def test_a_batch_is_not_told_of_settings_of_streams(spark, monkeypatch, caplog):
     session_module.hint(other, streaming=True)
     session_module.hint(other, streaming=True)
     assert len(caplog.records) == 1
+
+
+SET_TO_CONNECT = {"SPARK_REMOTE": "sc://localhost/;token=secret", "SPARK_CONNECT_MODE_ENABLED": "1"}
+
+
+@pytest.mark.parametrize("name", SET_TO_CONNECT)
+def test_a_process_that_is_set_to_spark_connect_is_told(monkeypatch, name):
+    monkeypatch.setenv(name, SET_TO_CONNECT[name])
+    with pytest.raises(ConfigError, match=f"needs a classic SparkSession.* start a new one without {name}$"):
+        session_module.session()
+
+
+@pytest.mark.parametrize("version", ["3.5.1", "4.2.0", "3.5.1-amzn-0"])
+def test_an_older_spark_home_is_told(monkeypatch, tmp_path, version):
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / f"spark-core_2.12-{version}.jar").touch()
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match=rf"SPARK_HOME names {version} in {tmp_path}: unset SPARK_HOME"):
+        session_module.session()
+
+
+OLD = '__version__ = "3.5.1"\ndef __getattr__(name): return type(name, (Exception,), {})\n'
+"""A PySpark of which any name can be imported that stands in a package that there was."""
+
+
+@pytest.mark.parametrize("name", ["session", "submit", "Query"])
+def test_an_older_pyspark_is_told_from_where_it_comes(tmp_path, name):
+    for package in ("pyspark", "pyspark/sql", "pyspark/errors"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text(OLD)
+    done = subprocess.run(
+        [sys.executable, "-c", f"from statefx import {name}"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"/other{os.pathsep}{tmp_path}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    says = f"ImportError: statefx needs PySpark 4.3 or later, and this is 3.5.1 in {tmp_path}: unset PYTHONPATH"
+    assert done.stderr.splitlines()[-1] == says
+
+
+ASK = """
+import json, os, sys, statefx
+for environment in json.loads(sys.argv[1]):
+    os.environ.pop("JAVA_HOME", None)
+    os.environ.update(environment)
+    try:
+        statefx.session()
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_what_is_wrong_with_java_is_told(tmp_path):
+    """Also where SPARK_API_MODE is for Spark Connect: the session is a classic one."""
+    environments = []
+    for name, version in {"none": "", "8": "1.8.0_392", "11": "11.0.2", "17": "17.0.1"}.items():
+        java = tmp_path / name / "bin" / "java"
+        java.parent.mkdir(parents=True)
+        java.write_text(f"""#!/bin/sh\necho 'openjdk version "{version}" 2026-01-20' >&2\nexit 1\n""")
+        java.chmod(0o755)
+        environments.append({"JAVA_HOME": str(tmp_path / name)})
+    done = subprocess.run(
+        [sys.executable, "-c", ASK, json.dumps([*environments, {"PATH": "/nowhere"}])],
+        cwd=ROOT,
+        env={**os.environ, "SPARK_API_MODE": "connect"},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    none, eight, eleven, sound, missing = done.stdout.splitlines()
+    begins = "ConfigError Spark's JVM did not start. It needs Java 17 or later, and "
+    assert none.startswith(f"{begins}{tmp_path}/none (JAVA_HOME) has none that runs: ")
+    assert eight.startswith(f"{begins}{tmp_path}/8 (JAVA_HOME) is 8: ")
+    assert eleven.startswith(f"{begins}{tmp_path}/11 (JAVA_HOME) is 11: ")
+    assert sound.startswith("PySparkRuntimeError [JAVA_GATEWAY_EXITED]"), "its version is not what is wrong"
+    assert missing.startswith(f"{begins}there is no java on PATH, and no JAVA_HOME: ")
 
 
 @pytest.fixture(scope="module")
