@@ -187,6 +187,7 @@ class SpoutSource(Emissions):
             known = self._last(own.id, max(self.log.state.planned_metadata, default=0) + 1)
             own.check_names(known)
             if not isinstance(own.spout, TransactionalSpout):
+                own.newest = max(map(int, known), default=-1)
                 with own.calling("initPartitions", self.log.state.committed + 1):
                     own.spout.initPartitions(_copies(known))  # type: ignore[attr-defined]
 
@@ -406,7 +407,7 @@ class SpoutSource(Emissions):
                     if overrides(type(spout), "partitionsToForget"):
                         left = self._last(each.id, max(self.log.state.planned_metadata, default=committed) + 1).keys()
                         numbers = {*map(int, left), *known}
-                        unknown = set(range(max(numbers, default=-1))) - numbers
+                        unknown = set(range(each.newest)) - numbers
                         found[each.id] += [number for number in unknown if spout.isFinished(number, None)]
         return found
 
