@@ -36,6 +36,9 @@ class DriverSpout:
     spout: ReplayingSpout
     parallelism: int
     progress: Progress = field(default_factory=Progress)
+    newest: int = field(default=-1, init=False)
+    """The greatest number of a partition that was read before this start. Those before it without metadata were
+    forgotten; behind it are new ones, of which rows come."""
     _number: int | None = field(default=None, init=False)
     _checked: int | None = field(default=None, init=False)
     """How many partitions there were when it was seen last that none of the known ones is gone."""

@@ -30,7 +30,7 @@ from statefx.operators.user_errors import RAISED
 from statefx.plan.levels import Plan
 from statefx.protocol.batches import Batches, Partitions, changed, not_durable, to_be_durable
 from statefx.protocol.identity import TaskId
-from statefx.protocol.jsonform import Json
+from statefx.protocol.jsonform import Json, json_copy
 from statefx.protocol.metadata import BySpout, Metadata, read_now
 from statefx.protocol.order import Emission, EmissionOrder
 from statefx.protocol.records import SpoutInput
@@ -188,8 +188,9 @@ class SpoutSource(Emissions):
             known = self._last(own.id, max(self.log.state.planned_metadata, default=0) + 1)
             own.check_names(known)
             if not isinstance(own.spout, TransactionalSpout):
+                own.newest = max(map(int, known), default=-1)
                 with own.calling("initPartitions", self.log.state.committed + 1):
-                    own.spout.initPartitions({int(name): said for name, said in known.items()})  # type: ignore[attr-defined]
+                    own.spout.initPartitions(_copies(known))  # type: ignore[attr-defined]
 
     def _tell_committed(self) -> None:
         """Report the last commit to spouts with ``committed``; nothing depends on it."""
@@ -201,9 +202,8 @@ class SpoutSource(Emissions):
             if isinstance(each.spout, TransactionalSpout) or not overrides(type(each.spout), "committed"):
                 continue
             try:
-                said = self._last(each.id, state.committed + 1)
+                read = _copies(self._committed(each.id))
                 with self.progress.asking(each.id, "committed", state.committed):
-                    read = {int(name): metadata for name, metadata in said.items()}
                     reached = each.spout.committed(read)  # type: ignore[attr-defined]  # both kinds with partitions
                 if reached is not None:
                     self.progress.reached(each.id, check_json(reached))
@@ -304,12 +304,9 @@ class SpoutSource(Emissions):
         return not self.trigger.available_now and self.ticks.time_has_come(txid, now_ms)
 
     def _plan(self, spout: DriverSpout, txid: int) -> Metadata:
-        state = self.log.state
         # Not `_last`: a look is to cost what is new, not what was ever read.
-        newest = self._newest.setdefault(spout.id, Newest())
-        committed = newest.after(state.committed_metadata.get(spout.id, ()), self._read)
-        in_flight = self._batches.in_flight(state, spout.id, txid, self._read)
-        last: ChainMap[str, Json] = ChainMap(*map(dict, reversed(in_flight)), committed)
+        in_flight = self._batches.in_flight(self.log.state, spout.id, txid, self._read)
+        last: ChainMap[str, Json] = ChainMap(*map(dict, reversed(in_flight)), self._committed(spout.id))
         return read_now(chain.from_iterable(reversed(last.maps)), spout.plan(txid, last))
 
     def next(self, txid: int) -> Batch:
@@ -395,7 +392,10 @@ class SpoutSource(Emissions):
                 emission, told = Emission.AGAIN, batch.planned[each.id].partitions
             else:
                 names = partial(each.partitions, txid)
-                emission, told = self._batches.emission_for(state, each.id, txid, each.emission, names, self._read)
+                committed = self._committed(each.id)
+                emission, told = self._batches.emission_for(
+                    committed, state, each.id, txid, each.emission, names, self._read
+                )
             found.update(each.orders(emission, told, state.committed))
         return found
 
@@ -410,12 +410,12 @@ class SpoutSource(Emissions):
             if self.plan.components[each.id].timings and may_finish(each.spout):
                 spout: Any = each.spout
                 with each.calling("isFinished", committed + 1):
-                    known = self._last(each.id, committed + 1).items()
-                    found[each.id] = [int(name) for name, said in known if spout.isFinished(int(name), said)]
+                    known = _copies(self._committed(each.id))
+                    found[each.id] = [number for number, said in known.items() if spout.isFinished(number, said)]
                     if overrides(type(spout), "partitionsToForget"):
                         left = self._last(each.id, max(self.log.state.planned_metadata, default=committed) + 1).keys()
-                        numbers = {int(name) for name in (*left, *(name for name, _ in known))}
-                        unknown = set(range(max(numbers, default=-1))) - numbers
+                        numbers = {*map(int, left), *known}
+                        unknown = set(range(each.newest)) - numbers
                         found[each.id] += [number for number in unknown if spout.isFinished(number, None)]
         return found
 
@@ -450,7 +450,12 @@ class SpoutSource(Emissions):
         return to_be_durable(attempt.orders or {}, attempt.said, emission)
 
     def _last(self, spout: str, txid: int) -> dict[str, Json]:
-        return self._batches.last(self.log.state, spout, txid, self._read)
+        return self._batches.last(self._committed(spout), self.log.state, spout, txid, self._read)
+
+    def _committed(self, spout: str) -> dict[str, Json]:
+        """Return a spout's newest committed metadata, of which its own code may be given copies alone."""
+        newest = self._newest.setdefault(spout, Newest())
+        return newest.after(self.log.state.committed_metadata.get(spout, ()), self._read)
 
     def _read(self, metadata: Metadata) -> Partitions:
         try:
@@ -458,3 +463,8 @@ class SpoutSource(Emissions):
         except FileNotFoundError as error:
             self.log.check()  # a successor may have folded the log, and deleted what no record of its own names
             raise lost_metadata(self.storage, metadata) from error
+
+
+def _copies(said: Partitions) -> dict[int, Json]:
+    """Return copies by partition: a spout may change them in place."""
+    return {int(name): json_copy(metadata) for name, metadata in said.items()}

@@ -45,10 +45,9 @@ class Batches:
         emitted = {number: each for number, each in self.emitted.items() if number > committed}
         return Batches({**emitted, txid: said})
 
-    def last(self, state: LogState, spout: str, txid: int, read: Read) -> dict[str, Json]:
+    def last(self, committed: Partitions, state: LogState, spout: str, txid: int, read: Read) -> dict[str, Json]:
         """Return by partition the last metadata of a spout before `txid`: the batch of `txid` begins after it."""
-        committed = [read(layer) for layer in state.committed_metadata.get(spout, ())]
-        return merged([*committed, *self.in_flight(state, spout, txid, read)])
+        return merged([committed, *self.in_flight(state, spout, txid, read)])
 
     def in_flight(self, state: LogState, spout: str, txid: int, read: Read) -> list[Partitions]:
         """Return a spout's metadata in the uncommitted transactions before `txid`, the oldest first."""
@@ -60,6 +59,7 @@ class Batches:
 
     def emission_for(
         self,
+        committed: Partitions,
         state: LogState,
         spout: str,
         txid: int,
@@ -69,12 +69,12 @@ class Batches:
     ) -> tuple[Emission, Partitions]:
         """Return what the tasks of a spout emit in `txid`: `emission`, if nothing is durable of the batch.
 
-        `names` returns the partitions, given the spout's last metadata.
+        `committed` is the spout's newest metadata in `state`; `names` returns the partitions, given the last one.
         """
         durable = durable_batch(state, spout, txid, read)
         if durable is not None:
             return Emission.AGAIN, durable
-        last = self.last(state, spout, txid, read)
+        last = self.last(committed, state, spout, txid, read)
         return emission, {name: last.get(name) for name in names(last)}
 
 

@@ -30,6 +30,10 @@ def inline(metadata: Metadata) -> Mapping[str, str]:
     return metadata.partitions
 
 
+def committed(log: LogState, spout: str) -> dict[str, str]:
+    return merged(map(inline, log.committed_metadata.get(spout, ())))
+
+
 def names(txid: int) -> list[str]:
     return ["0"] if txid == 1 else ["0", "1"]
 
@@ -86,7 +90,7 @@ class Spouts:
         planned = {}
         for spout, kind in self.kinds.items():
             if kind is Emission.AGAIN:
-                last = self.batches.last(log, spout, name.txid, inline)
+                last = self.batches.last(committed(log, spout), log, spout, name.txid, inline)
                 parts = {part: rows for part in names(name.txid) if (rows := there(part, name))}
                 planned[spout] = read_now(last, {part: behind(last.get(part), rows) for part, rows in parts.items()})
         return replace(self, planned=batches.not_durable(planned, log, name.txid))
@@ -100,7 +104,9 @@ class Spouts:
             return self
         orders, rows, said = {}, list[Rows](), dict[str, dict[str, str]]()
         for spout, kind in self.kinds.items():
-            told = self.batches.emission_for(log, spout, name.txid, kind, lambda last: names(name.txid), inline)
+            told = self.batches.emission_for(
+                committed(log, spout), log, spout, name.txid, kind, lambda last: names(name.txid), inline
+            )
             order = orders[TaskId(spout, 0)] = EmissionOrder(*told)
             self.check_told(spout, name, order)
             emitted = dict(emission(order, name))

@@ -5,10 +5,11 @@ import random
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import pairwise
+from typing import Any, ClassVar
 
 import pytest
 
-from statefx import BasicBolt, BatchBolt, TopologyBuilder
+from statefx import BasicBolt, BatchBolt, PartitionedTransactionalSpout, TopologyBuilder
 from statefx.coordinator.times import Numbers
 from statefx.errors import FailedException, TopologyError
 from statefx.log.log import read_state
@@ -421,6 +422,71 @@ def test_partitions_that_are_finished_cost_nothing_beside_some_that_stay_open(op
             numbers.update([number])
     assert len(pickle.dumps(numbers)) < 200
     assert numbers.lacking(10_001) == [*open_now, 10_000]
+
+
+class Forgetting(PartitionedTransactionalSpout):
+    """What it finds at each look is told: how many partitions, the times and the end of each, and whom it forgets."""
+
+    outputFields = "partition int, at timestamp"
+    looks: ClassVar[list[Any]] = []
+
+    def numPartitions(self):
+        self.count, self.found, self.forgotten = self.looks.pop(0) if self.looks else (0, {}, ())
+        Forgetting.most = max(Forgetting.most, self.count)
+        return Forgetting.most
+
+    def planPartitionBatch(self, partition, lastMetadata):
+        return self.found.get(partition)
+
+    def partitionsToForget(self):
+        return self.forgotten
+
+    def isFinished(self, partition, metadata):
+        return metadata is None or "end" in metadata
+
+    def emitPartitionBatch(self, attempt, collector, partition, metadata):
+        for each in metadata["at"]:
+            collector.emit((partition, timed.at(each)))
+
+
+def forgetting(place, monkeypatch, *looks, **options):
+    monkeypatch.setattr(Forgetting, "looks", list(looks))
+    monkeypatch.setattr(Forgetting, "most", 0, raising=False)
+    builder = TopologyBuilder("forgets")
+    builder.setSpout("spout", Forgetting(), timestamp="at")
+    builder.setBolt("watch", Watch()).globalGrouping("spout")
+    return begun(builder.createTopology(), place, **options)
+
+
+END_OF_0 = {"at": [1], "end": True}
+
+
+@pytest.mark.slow
+def test_a_partition_that_comes_with_a_start_is_not_taken_for_a_forgotten_one(tmp_path, monkeypatch):
+    """Nothing is planned of it at first, and something of one with a greater number."""
+    tester = forgetting(tmp_path, monkeypatch, (2, {0: END_OF_0, 1: {"at": [5]}}, ()), (2, {1: {"at": [6]}}, (0,)))
+    for _ in range(2):
+        tester.emit()
+    with tester.restart() as other:
+        for found in ({1: {"at": [100]}, 3: {"at": [90]}}, {2: {"at": [50]}}, {2: {"at": [95]}}):
+            Forgetting.looks.append((4, found, ()))
+            other.emit()
+        assert watermarks(other) == [5, 6, 6, 50, 90]
+
+
+@pytest.mark.slow
+def test_a_partition_that_is_forgotten_in_flight_holds_it_with_its_last_rows_after_a_crash(tmp_path, monkeypatch):
+    looks = (2, {0: {"at": [1]}, 1: {"at": [50]}}, ()), (2, {0: END_OF_0}, ()), (2, {1: {"at": [60]}}, (0,))
+    pending = {"config": {"topology.max.spout.pending": 4}}
+    with forgetting(tmp_path / "rehearsal", monkeypatch, *looks, **pending) as rehearsal:
+        rehearsal.drain()
+        at = rehearsal.steps.index("after PREPARING(3, 0)") + 1
+        assert at < rehearsal.steps.index("before COMMITTING(1, 0)")
+    with pytest.raises(Crash):
+        forgetting(tmp_path / "ck", monkeypatch, *looks, **pending, crash_at=at).drain()
+    with forgetting(tmp_path / "ck", monkeypatch, (2, {}, ()), **pending) as other:
+        other.drain()
+        assert watermarks(other)[:2] == [1, 1]
 
 
 # ---- Event time under random schedules, against a plain reference: scripts, idle partitions, restarts and crashes.

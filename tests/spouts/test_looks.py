@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -9,13 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from statefx import Context, PartitionedTransactionalSpout, TopologyBuilder
+from statefx import Context, OpaquePartitionedTransactionalSpout, PartitionedTransactionalSpout, TopologyBuilder
 from statefx.connectors.files import FilePartitionedSpout
 from statefx.connectors.files import spout as spouts
 from statefx.connectors.files.spout import CHECKED
 from statefx.coordinator.driver_spout import DriverSpout
 from statefx.errors import InputError
 from statefx.operators.context import DRIVER
+from statefx.storage import FolderStorage
 from statefx.testing import TopologyTester
 from tests.spouts.test_files import Count, topology
 
@@ -249,6 +251,78 @@ def test_transaction_of_one_of_10_000_partitions_costs_as_of_100(tmp_path, monke
             took[partitions] = drained[12] - drained[2]
             assert tester.state("count") == {(str(n),): 1 for n in range(15)}
     assert took[10_000] < 1.1 * took[100]
+
+
+class Told:
+    """Two partitions that are read in each transaction, whose metadata is beside the log, and one that is read once.
+
+    Whatever it is given it changes in place.
+    """
+
+    outputFields = "value string"
+    rows = 12
+
+    def numPartitions(self):
+        return 3
+
+    def upcoming(self, partition, last):
+        n = 0 if last is None else last.pop("n") + 1
+        text = "x" * (40 << 10) if partition < 2 else ""
+        return {"n": n, "text": text} if n < (self.rows if text else 1) else None
+
+    def initPartitions(self, metadata):
+        for said in metadata.values():
+            said["n"] = -5
+
+    def committed(self, metadata):
+        self.initPartitions(metadata)
+
+    def emitted(self, collector, partition, metadata):
+        if metadata is not None:
+            collector.emit((f"{partition} {metadata['n']}",))
+        return metadata
+
+
+class PlannedTold(Told, PartitionedTransactionalSpout):
+    def planPartitionBatch(self, partition, lastMetadata):
+        return self.upcoming(partition, lastMetadata)
+
+    def emitPartitionBatch(self, attempt, collector, partition, metadata):
+        self.emitted(collector, partition, metadata)
+
+
+class EmittedTold(Told, PartitionedTransactionalSpout):
+    def emitPartitionBatchNew(self, attempt, collector, partition, lastMetadata):
+        return self.emitted(collector, partition, self.upcoming(partition, lastMetadata))
+
+    def emitPartitionBatch(self, attempt, collector, partition, metadata):
+        self.emitted(collector, partition, metadata)
+
+
+class OpaqueTold(Told, OpaquePartitionedTransactionalSpout):
+    def emitPartitionBatch(self, attempt, collector, partition, lastMetadata):
+        return self.emitted(collector, partition, self.upcoming(partition, lastMetadata))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spout", [PlannedTold, EmittedTold, OpaqueTold])
+def test_metadata_beside_the_log_is_read_once_and_not_with_each_transaction_again(spout, tmp_path, monkeypatch):
+    read, reading = [], FolderStorage.read
+
+    def noting(storage, name, *span):
+        read.append(name)
+        return reading(storage, name, *span)
+
+    monkeypatch.setattr(FolderStorage, "read", noting)
+    with TopologyTester(topology(spout()), tmp_path / "ck") as tester:
+        tester.drain()
+        layers = Counter(name for name in read if name.startswith("metadata/"))
+        assert len(layers) == spout.rows
+        assert set(layers.values()) == {1}
+        monkeypatch.setattr(spout, "rows", 14)
+        tester.drain()
+        expected = [f"{partition} {n}" for partition in (0, 1) for n in range(spout.rows)] + ["2 0"]
+        assert tester.state("count") == {(value,): 1 for value in expected}
 
 
 @pytest.mark.parametrize("wrong", [[-1], [2], ["0"], [True]])
