@@ -399,7 +399,7 @@ class Config:
         """
         if mapping is not None and not isinstance(mapping, Mapping):
             raise ConfigError(
-                f"config must be a mapping of settings, got {mapping!r}; for example "
+                f"config must be a mapping of settings, got a {type(mapping).__name__}; for example "
                 '{"topology.state.provider": "rocksdb"}'
             )
         given = dict(mapping or {})
@@ -526,12 +526,12 @@ def _options(setting: Setting, value: Any) -> Mapping[str, Any]:
             options = json.loads(value)
         except ValueError as error:
             raise ConfigError(
-                f"{setting.key} is no valid JSON: {error}, in {value!r}. Give {setting.allowed}.",
-                key=setting.key,
-                value=value,
+                f"{setting.key} is no valid JSON: {error}. Give {setting.allowed}.", key=setting.key
             ) from None
     if not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options):
-        raise _refused(setting, value)
+        raise ConfigError(  # without the value, here and above: passwords are among the options
+            f"{setting.key} is of type {type(options).__name__}; it must be {setting.allowed}", key=setting.key
+        )
     return dict(options)
 
 
