@@ -160,11 +160,6 @@ SECONDS = "must be a number of seconds, more than 0"
             [5, None, "", "a b", "module:", ":Class", "a:b:c"],
             "must be the name of a registered",
         ),
-        (
-            "topology.state.provider.config",
-            [5, None, [], '"text"', "[1]", {1: 2}],
-            "must be a mapping with texts as keys",
-        ),
         ("topology.state.checkpoint.interval.ms", [-1, 1.5, "1000", True, 2**31], f"{WHOLE} 0 to 2147483647"),
         ("topology.message.timeout.secs", [0, -1, "30", True, float("nan"), float("inf"), None], SECONDS),
         ("topology.max.spout.pending", [0, -1, 1.0, "1", True], f"{WHOLE} 1 to"),
@@ -172,7 +167,7 @@ SECONDS = "must be a number of seconds, more than 0"
         ("topology.sleep.spout.wait.strategy.time.ms", [0, -1, 1.0, "1", True, None], f"{WHOLE} 1 to"),
         ("topology.acker.executors", [-1, 1.0, "1", False], f"{WHOLE} 0 to"),
         ("topology.trace", [None, 0, 1, "true"], "must be True or False"),
-        ("topology.transactional.id", ["", "  ", 5], "must be a text that is not empty"),
+        ("topology.transactional.id", ["", "  ", 5, "x" * 256, "a\0", "a\ud800"], "must be a text that is not empty"),
         ("topology.transaction.timeout.secs", [0, -0.5, "600", True, None], SECONDS),
         ("topology.transaction.attempts.max", [0, 2.0, "8", None], f"{WHOLE} 1 to"),
         ("topology.transaction.retry.delay.ms", [-1, 0.5, "100", True, None], f"{WHOLE} 0 to"),
@@ -191,6 +186,13 @@ def test_a_provider_is_a_name_or_a_dotted_reference(provider):
     assert parse(topology__state__provider=provider).state_provider == provider
 
 
+@pytest.mark.parametrize("value", [5, None, [], '"text"', "[1]", {1: 2}])
+def test_options_that_are_no_mapping_of_texts(value):
+    with pytest.raises(ConfigError, match=r"config is of type \w+; it must be a mapping with texts as keys") as caught:
+        parse(topology__state__provider__config=value)
+    assert caught.value.key == "topology.state.provider.config"
+
+
 def test_options_may_be_json_text():
     config = parse(topology__state__provider__config='{"host": "h", "ports": [1, 2]}')
     assert config.state_provider_config == {"host": "h", "ports": [1, 2]}
@@ -199,6 +201,24 @@ def test_options_may_be_json_text():
 def test_broken_json_says_where():
     with pytest.raises(ConfigError, match=r"topology\.state\.provider\.config is no valid JSON: .*line 1 column 14"):
         parse(topology__state__provider__config='{"host": "h" "port": 1}')
+
+
+WITH_SECRET = [
+    '{"url": "redis://:hunter2@host/0",}',
+    '["redis://:hunter2@host/0"]',
+    ["redis://:hunter2@host/0"],
+    {"url": "redis://:hunter2@host/0", 5: 1},
+]
+
+
+@pytest.mark.parametrize(
+    "mapping",
+    [*({"topology.state.provider.config": each} for each in WITH_SECRET), *WITH_SECRET[:3]],
+)
+def test_what_is_wrong_with_options_is_said_without_their_passwords(mapping):
+    with pytest.raises(ConfigError) as caught:
+        Config.parse(mapping, "words")
+    assert "hunter2" not in f"{caught.value!r} {caught.value} {caught.value.data}"
 
 
 def test_options_are_copied():
@@ -241,7 +261,7 @@ def test_a_host_without_its_port_changes_nothing_and_is_told(name):
 
 
 def test_settings_that_are_no_mapping():
-    with pytest.raises(ConfigError, match="config must be a mapping of settings, got 'rocksdb'"):
+    with pytest.raises(ConfigError, match="config must be a mapping of settings, got a str"):
         Config.parse("rocksdb", "words")
 
 
