@@ -258,7 +258,8 @@ class PartitionedTransactionalSpout(_Partitioned):
         """Return, on the driver, finished partitions whose metadata is to be kept no longer than this transaction.
 
         Called when batches were planned. After a restart such a partition is not in what `initPartitions` is given, and
-        `isFinished` is called for it with None. `planPartitionBatch` must not be called for it any more.
+        `isFinished` is called for it with None, if one of a greater number is. `planPartitionBatch` must not be called
+        for it any more.
         """
         return ()
 

@@ -40,7 +40,7 @@ class Losses:
 
     def __init__(self, allowed: bool) -> None:
         self.allowed = allowed
-        self._said: set[str] = set()
+        self._said: dict[TopicPartition, str] = {}
 
     def pass_over(self, tp: TopicPartition, start: int, first: int) -> None:
         """Pass over the offsets from `start` to before `first`; InputError if that is not allowed, as below."""
@@ -67,9 +67,12 @@ class Losses:
                 f"{said}. Start with a new checkpointLocation, or set lost='skip' to {then}",
                 topic=tp.topic, partition=tp.partition, offset=offset,
             )  # fmt: skip
-        if said not in self._said:  # a deleted topic stays deleted, with each look
-            self._said.add(said)
+        if self._said.get(tp) != said:  # a deleted topic stays deleted, with each look
+            self._said[tp] = said
             logger.warning("%s; records behind that may never have been read (lost='skip')", said)
+
+    def forget(self, tp: TopicPartition) -> None:
+        self._said.pop(tp, None)
 
 
 def cut_off(tp: TopicPartition, offset: int, end: str) -> InputError:
@@ -105,6 +108,8 @@ class Group:
     def tell(self, consumer: Consumer, read: Mapping[TopicPartition, int], topics: Collection[str]) -> None:
         """Commit to the group those of the offsets `read` that have changed, of topics that are there."""
         self._wanted = dict(read)
+        for tp in self._known.keys() - read.keys():
+            del self._known[tp]
         self.go_on(consumer, topics)
 
     def go_on(self, consumer: Consumer, topics: Collection[str]) -> None:
@@ -191,6 +196,10 @@ _BELIEVED = -math.inf
 
 _DOUBT_AGAIN_SECS = 0.1
 """Between two looks of a start while it is not believed yet that a topic is not there."""
+
+FORGET_SECS = 86_400.0
+"""How long it is kept in mind how far a deleted topic was read. If it is there again with the same id, it was never
+deleted (a broker that was cut off from the others said so), and goes on there: else its records would count twice."""
 
 LEADER_SECS = 1.0
 """With ``unavailable='skip'``: how long a leader may take to answer when it is asked apart from the others."""
@@ -287,6 +296,10 @@ class Cluster:
         self._looked = self._clock()
         self._group.repeat(self.consumer, self.ids)
 
+    def insists_on(self, topic: str) -> bool:
+        """Return whether a topic has to be there, or to have been read: it is named, and not by a pattern."""
+        return not isinstance(self._topics, re.Pattern) and topic in self._topics
+
     def look_again(self) -> None:
         """Have the next `discover` ask, however short a time ago the last one did."""
         self._looked = None
@@ -341,6 +354,10 @@ class Cluster:
             raise FailedException(f"{what}, a broker says; one that has just started may be wrong, and is asked again")
         self._doubts[what] = _BELIEVED
         return True
+
+    def doubt_anew(self, *beginnings: str) -> None:
+        """Forget what was doubted, and believed, by the beginnings of what `doubted` was told."""
+        self._doubts = {what: since for what, since in self._doubts.items() if not what.startswith(beginnings)}
 
     def insist(self, look: Callable[[], object]) -> bool:
         """Look, as a start does, again while something is doubted; False where it fails for another reason.
@@ -575,8 +592,12 @@ _NO_RANGE = {**NO_TOPIC._asdict(), "id": "", "start": 0, "end": 0}
 
 
 def ends_of(read: Iterable[Any]) -> dict[TopicPartition, int]:
-    """Return how far partitions were read, by the metadata of their last ranges."""
-    return {tp: said["end"] for said in read if (tp := TopicPartition(said["topic"], said["partition"])) != NO_TOPIC}
+    """Return how far partitions were read, by the metadata of their last ranges; without those that are gone."""
+    return {tp: said["end"] for said in read if "gone" not in said and (tp := partition_of(said)) != NO_TOPIC}
+
+
+def partition_of(said: Any) -> TopicPartition:
+    return TopicPartition(said["topic"], said["partition"])
 
 
 class Ranges:
@@ -585,6 +606,10 @@ class Ranges:
     The metadata of a range is ``topic``, ``partition``, the ``id`` of the topic, ``start`` and ``end`` (the offset
     behind the last); the epochs of the leaders that had the records before these two, ``start_epoch`` and
     ``end_epoch``, where they are known; and ``gap``, how many offsets before the range are passed over, if any.
+
+    When a topic was deleted (``lost='skip'``), each of its partitions has a last range, which has no offsets, and in
+    ``gone`` the time: it is finished, and nothing more is read under its number. A topic that comes under that name has
+    other numbers. A day later they are forgotten.
     """
 
     def __init__(self, cluster: Cluster, start: Start, rows_max: int | None, losses: Losses) -> None:
@@ -592,7 +617,17 @@ class Ranges:
         self._start = start
         self._losses = losses
         self._shares = Shares(rows_max)
-        self._numbers: list[TopicPartition | None] = []
+        self._numbers: dict[int, TopicPartition] = {}
+        """Without those that are gone."""
+        self._count = 0
+        """How many numbers there have ever been."""
+        self._newest = -1
+        """The greatest number of which something is known to be in the log. It stays there, so that the next start
+        gives nobody a number of one that was forgotten, and knows that it is not the first one."""
+        self._gone: dict[int, Any] = {}
+        """The last ranges of partitions that are gone, by number, as far as the log has them."""
+        self._back: dict[TopicPartition, Any] = {}
+        """Where partitions go on that are not gone after all, while nothing was planned by their new number."""
         self._first: dict[TopicPartition, int] | None = None
         """Where a first run begins, as of the first look: partitions that come later begin at their beginning."""
         self._until: dict[tuple[TopicPartition, str], int] | None = None
@@ -610,37 +645,42 @@ class Ranges:
         self._planned: dict[TopicPartition, Any] = {}
         """The ranges behind these that were planned, and with which no transaction is known to have begun."""
         self._left: set[TopicPartition] = set()
-        """Partitions of topics that are no longer named, or were deleted."""
+        """Partitions of topics that are no longer named."""
 
     def close(self) -> None:
         self.cluster.close()
 
     def begin(self, metadata: Mapping[int, Any]) -> None:
         """Take over from the metadata which number stands for which partition, and look what there is."""
-        self._numbers = [None] * (max(metadata, default=-1) + 1)
+        self._newest = max(metadata, default=-1)
+        self._count = self._newest + 1  # those without metadata were forgotten: they count as finished
         for number, said in metadata.items():
-            self._numbers[number] = tp = TopicPartition(said["topic"], said["partition"])
-            self._read[tp] = said
+            if "gone" in said:
+                self._gone[number] = said
+            else:
+                self._numbers[number] = tp = partition_of(said)
+                self._read[tp] = said
         self._has_looked = self.cluster.insist(self.count)
 
     def of(self, tp: TopicPartition, last: Any) -> Any:
-        """Look at one partition alone, and return its next range; None if there is none, or it is not there yet."""
-        self._numbers, self._read = [tp], {} if last is None else {tp: last}
+        """Look at one partition alone, and return its next range; None if there is none, or it is not there."""
+        self._numbers, self._read = {0: tp}, {} if last is None else {tp: last}
         self._look()
-        return self.plan(0, last)
+        found = self.plan(0, last)
+        return None if found is None or "gone" in found else found
 
     def to_plan(self) -> list[int]:
         """Return the numbers of partitions that may have a next range: a look costs nothing for the others."""
         # Only `plan` takes a doubt back; else the next broker that starts, a month later, would be believed at once.
         every = self.cluster.is_unsure
-        return [number for number, tp in enumerate(self._numbers) if every or tp is None or not self._is_done(tp)]
+        return [number for number, tp in self._numbers.items() if every or not self._is_done(tp)]
 
     def _is_done(self, tp: TopicPartition) -> bool:
-        """Return whether a partition was read to its end, or its topic is no longer there to be read."""
+        """Return whether a partition was read to its end, or its topic is no longer named."""
         topic_id, said = self.cluster.ids.get(tp.topic), self._read.get(tp)
         if tp in self._left:
             return topic_id is None
-        if said is None or tp in self._planned:  # whether a transaction has begun with that, `plan` is told
+        if said is None or tp in self._planned or tp in self._back:  # whether one has begun with that, `plan` is told
             return False
         until = 0 if self._until is None else self._until.get((tp, said["id"]), 0)  # more, if a broker tells less now
         return bool(topic_id == said["id"] and self.ends.get(tp) == said["end"] >= until)
@@ -649,26 +689,37 @@ class Ranges:
         """Look what there is, and return how many partitions there have been; new ones come last."""
         if self._has_looked:  # a moment ago, by the start
             self._has_looked = False
-            return len(self._numbers)
+            return self._count
         cluster = self.cluster
-        cluster.discover({tp.topic for tp in self._read | self._planned if tp != NO_TOPIC})
-        known = set(self._numbers)
-        new = iter([tp for tp in cluster.partitions if tp not in known])
-        self._numbers = [next(new, tp) if tp in (None, NO_TOPIC) else tp for tp in self._numbers]
-        self._numbers += new
+        gone = (said["topic"] for said in self._gone.values())
+        cluster.discover({*gone, *(tp.topic for tp in self._read | self._planned if tp != NO_TOPIC)})
+        known = set(self._numbers.values())
+        self._number([tp for tp in cluster.partitions if tp not in known])
         self._look()
-        if not self._numbers and self._start != "earliest":
-            self._numbers.append(NO_TOPIC)
-        return len(self._numbers)
+        if not self._count and self._start != "earliest":
+            self._numbers[0], self._count = NO_TOPIC, 1
+        return self._count
+
+    def _number(self, new: Sequence[TopicPartition]) -> None:
+        """Give partitions their numbers."""
+        free = [number for number, tp in self._numbers.items() if tp == NO_TOPIC]
+        numbers = [*free, *range(self._count, self._count + len(new))][: len(new)]
+        self._numbers |= zip(numbers, new, strict=True)
+        self._count = max([self._count, *(number + 1 for number in numbers)])
+        # The last that is gone of each: they may have been back before.
+        gone = {(partition_of(said), said["id"]): said for _, said in sorted(self._gone.items())} if new else {}
+        for tp in new:
+            if (said := gone.get(self._identity(tp))) is not None:
+                self._back[tp] = self._read[tp] = said
 
     def _look(self) -> None:
         """Ask what there is to be read of all partitions, and share out what a transaction may read."""
         cluster, read, listed = self.cluster, self._read | self._planned, set(self.cluster.partitions)
-        numbers = {tp: number for number, tp in enumerate(self._numbers) if tp is not None and tp in listed}
+        numbers = {tp: number for number, tp in self._numbers.items() if tp in listed}
         fresh = [tp for tp in numbers if tp not in read]
         if self._first is None:
             # A first run begins where it was told to. What is found later is all new.
-            known = bool(read) or self._start == "earliest"
+            known = bool(read or self._gone) or self._start == "earliest"
             self._first = {} if known else first_offsets(cluster, self._start, fresh)
         self.ends = cluster.ends(numbers)
         self.known_ends |= self.ends
@@ -707,18 +758,33 @@ class Ranges:
         The first one of a partition says where it begins, also if there is nothing in it yet: ``latest`` would be
         another offset after a restart.
         """
-        tp = self._numbers[partition]
+        tp = self._numbers.get(partition)
         if tp is None:
             return None
         if tp == NO_TOPIC:
             return None if last is not None else _NO_RANGE
-        last = None if last == _NO_RANGE else last
+        if last is not None:
+            self._newest = max(self._newest, partition)
+            if "gone" in last:
+                self._leave(partition, tp, last)
+                return None
+        if is_first := last is None or last == _NO_RANGE:
+            last = self._back.get(tp)
+        else:
+            self._back.pop(tp, None)
         former = self._planned.get(tp, self._read.get(tp))
         self._planned.pop(tp, None)
         self._read |= {tp: last} if last is not None else {}
         if last != former:  # what was planned last never began: the shares were those of other ranges
             self._planned.clear()
             self._look()
+        found = self._end_of(tp, last) if self._is_gone(tp, last) else self._next(partition, tp, last, is_first)
+        if found is not None:
+            self._planned[tp] = found
+        return found
+
+    def _next(self, partition: int, tp: TopicPartition, last: Any, is_first: bool) -> Any:
+        """Return the next range of a partition that is there; None if there is none, but one if it `is_first`."""
         if (found := self._begin(tp, last)) is None:
             return None
         if self._until is not None:
@@ -734,13 +800,65 @@ class Ranges:
             end = max(start, min(self._readable(tp), start + self._share.get(partition, 0)))
         topic_id, epoch = self.cluster.ids[tp.topic], self.cluster.epochs.get(tp)
         goes_on = last is not None and (start, topic_id) == (last["end"], last["id"])
-        if goes_on and end == start:
+        if goes_on and end == start and not is_first:
             return None
         planned = {"topic": tp.topic, "partition": tp.partition, "id": topic_id, "start": start, "end": end}
         start_epoch = last.get("end_epoch") if goes_on else None
         more = {"gap": gap or None, "start_epoch": start_epoch, "end_epoch": epoch}
-        self._planned[tp] = planned | {name: said for name, said in more.items() if said is not None}
-        return self._planned[tp]
+        return planned | {name: said for name, said in more.items() if said is not None}
+
+    def _end_of(self, tp: TopicPartition, last: Any) -> Any:
+        """Return the last range of a partition that is gone."""
+        said = {"id": "", "end": 0} if last is None else last
+        kept = {name: said[name] for name in ("id", "end", "end_epoch") if name in said}
+        return {**tp._asdict(), **kept, "start": said["end"], "gone": int(time.time())}
+
+    def _is_gone(self, tp: TopicPartition, last: Any) -> bool:
+        """Return whether a partition is no longer there, since its topic was deleted; InputError if that must not be.
+
+        A topic that was made again may have fewer partitions.
+        """
+        cluster = self.cluster
+        if not cluster.reads(tp.topic):
+            return False
+        topic_id = cluster.ids.get(tp.topic)
+        is_deleted = cluster.doubted(_no_topic(tp), topic_id is None)
+        if last is None:
+            return is_deleted
+        if is_deleted:
+            self._losses.deleted(tp, last["end"])
+        elif topic_id != last["id"]:
+            self._losses.made_again(tp, last["end"])
+            return tp not in cluster.partitions
+        return is_deleted
+
+    def _leave(self, number: int, tp: TopicPartition, last: Any) -> None:
+        """Take note that the last range of a partition is in the log: nothing more is read by its number."""
+        self._gone[number] = last
+        del self._numbers[number]
+        for known in (self._read, self._planned, self._back, self.known_ends, self._first or {}):
+            known.pop(tp, None)
+        self.cluster.doubt_anew(_no_topic(tp), f"{tp} ")  # the next one of this name is another one
+        self._losses.forget(tp)
+
+    def to_forget(self) -> list[int]:
+        """Return the numbers of partitions that are gone for long."""
+        before = time.time() - FORGET_SECS
+        found = [
+            number
+            for number, said in self._gone.items()
+            if said["gone"] <= before and number < self._newest and not self._is_needed(partition_of(said))
+        ]
+        for number in found:
+            del self._gone[number]
+        return found
+
+    def _is_needed(self, tp: TopicPartition) -> bool:
+        """Return whether the log needs the last range: it alone says where the partition goes on, or knows the topic.
+
+        A start refuses a topic that is named, is not there and was never read.
+        """
+        return tp in self._back or (self.cluster.insists_on(tp.topic) and tp not in self._read)
 
     def _begin(self, tp: TopicPartition, last: Any) -> tuple[int, int] | None:
         """Return where a batch begins, and how many offsets before that are passed over; None if none does."""
@@ -768,12 +886,8 @@ class Ranges:
                     "named again, it goes on there", tp, start,
                 )  # fmt: skip
             return None
-        topic_id = cluster.ids.get(tp.topic)
-        if cluster.doubted(f"there is no topic {tp.topic!r}", topic_id is None):
-            self._losses.deleted(tp, start)
-            self._left.add(tp)
-            return None
         self._left.discard(tp)
+        topic_id = cluster.ids[tp.topic]
         shorter = topic_id == last["id"] and tp in self.ends and self.ends[tp] < start
         if cluster.doubted(f"{tp} ends before the offset up to which it was read", shorter):
             if (end := cluster.last_end(tp)) < start:
@@ -783,9 +897,12 @@ class Ranges:
                 f"from offset {self.ends[tp]} on, is still open: it is read on when that has ended"
             )
         if topic_id != last["id"]:
-            self._losses.made_again(tp, start)
-            # The new one may have fewer partitions.
             return (cluster.offsets({tp: BEGINNING})[tp], 0) if tp in self.ends else None
         if tp not in self.ends:
             return None  # its leader is away
         return self._behind_gap(tp, start)
+
+
+def _no_topic(tp: TopicPartition) -> str:
+    """Return what is doubted of a topic that is not there."""
+    return f"there is no topic {tp.topic!r}"

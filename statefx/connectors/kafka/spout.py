@@ -413,6 +413,13 @@ class KafkaSpout(KafkaSource, PartitionedTransactionalSpout):
     def planPartitionBatch(self, partition: int, lastMetadata: Any) -> Any:
         return self._planning.plan(partition, lastMetadata)
 
+    def partitionsToForget(self) -> list[int]:
+        return self._planning.to_forget()
+
+    def isFinished(self, partition: int, metadata: Any) -> bool:
+        """Return whether the partition's topic was deleted, as far as `lost` allows that."""
+        return metadata is None or "gone" in metadata
+
     def committed(self, metadata: Mapping[int, Any]) -> Any:
         return self._progress(metadata, self._planning.cluster, self._planning.known_ends)
 
