@@ -33,6 +33,7 @@ from statefx.state.changelog.chain import Changelog, Route
 from statefx.state.changelog.files import Chunk
 from statefx.state.changelog.merging import COVERED_MAX
 from statefx.state.changelog.store import Image, MaterialisationCache
+from statefx.state.contract.caches import own_folder
 from statefx.state.contract.ranges import OrderedEntries, merge
 from statefx.state.contract.store import StateContext, Version
 from statefx_rocksdb.database import BATCH_BYTES, Database, Head, UnusableError
@@ -267,9 +268,11 @@ class LocalImages:
 
     def __init__(self, settings: Settings, changelog: Changelog, context: StateContext) -> None:
         namespace = changelog.namespace
-        root = settings.dir or context.cache
+        lineage = os.path.join(settings.dir or own_folder(context.cache), namespace.lineage)
+        if not context.read_only:
+            os.makedirs(lineage, 0o700, exist_ok=True)  # `dir` may be a folder that others can enter
         component = quote(namespace.component, safe="").replace(".", "%2E")
-        self.folder = os.path.join(root, namespace.lineage, component, str(namespace.task))
+        self.folder = os.path.join(lineage, component, str(namespace.task))
         self._path = os.path.join(self.folder, "db")
         self._damaged = os.path.join(self.folder, "damaged")
         self._settings = settings

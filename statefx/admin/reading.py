@@ -35,7 +35,6 @@ from statefx.log.pins import pinned
 from statefx.log.takeover import read_checkpoint
 from statefx.notebook import bounded, view_html
 from statefx.operators.schema import Form
-from statefx.plan.deployment import cache_folder
 from statefx.protocol.identity import EMPTY, Namespace, SnapshotRef, TaskId, Version
 from statefx.protocol.log_rules import apply
 from statefx.protocol.log_state import LogState
@@ -47,6 +46,7 @@ from statefx.state.changelog import merging
 from statefx.state.changelog.chain import Changelog, committed
 from statefx.state.changelog.files import Chunk, listed, names_of
 from statefx.state.changelog.store import ChangelogProvider
+from statefx.state.contract.caches import cache_folder
 from statefx.state.contract.ranges import in_blocks
 from statefx.state.contract.spaces import NameKind, Space, end_of
 from statefx.state.contract.store import StateContext, StateProvider, StateStore, open_store

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,6 +10,7 @@ from typing import Any
 from statefx.plan.levels import Plan
 from statefx.protocol.identity import TaskId
 from statefx.protocol.order import RunOrder, TaskResolution
+from statefx.state.contract.caches import cache_folder
 from statefx.state.contract.store import FILES_MAX, Namespace, StateContext, StateProvider, Version
 from statefx.state.encoding.codec import Codec
 from statefx.state.encoding.options import Encoding
@@ -68,10 +67,3 @@ class Deployment:
             snapshot=state.snapshot,
             files_max=self.files_max,
         )
-
-
-def cache_folder() -> str:
-    """Return the folder on this machine for caches of state: one for each user, below the temporary folder."""
-    # Of one user: what another has made below the common temporary folder can't be written or trusted.
-    user = os.getuid() if hasattr(os, "getuid") else 0
-    return os.path.join(tempfile.gettempdir(), f"statefx-{user}")

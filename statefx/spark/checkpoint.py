@@ -21,10 +21,10 @@ from statefx.errors import CheckpointError, CheckpointMismatchError, ConfigError
 from statefx.log.location import Folders
 from statefx.log.log import TransactionLog
 from statefx.log.takeover import check_newest
-from statefx.plan.deployment import cache_folder
 from statefx.protocol.log_state import LogState
 from statefx.protocol.records import Noted, StreamInput
 from statefx.spark.source_notes import SourceFiles, last_read, lists_of
+from statefx.state.contract.caches import cache_folder, own_folder
 from statefx.storage import Storage
 
 STAGED = "staged"
@@ -37,7 +37,7 @@ _CONTENT = "content"
 
 def run_folder(kind: str, name: str) -> RunFolder:
     """Make a folder of this process alone below the machine's own; OSError if that can't be."""
-    return RunFolder(os.path.join(cache_folder(), kind), name)
+    return RunFolder(os.path.join(own_folder(cache_folder()), kind), name)
 
 
 def check_run_folders(*, streaming: bool, staged: bool) -> None:

@@ -210,6 +210,7 @@ class TestProcesses:
     @pytest.mark.slow
     def test_without_a_copy_to_read_past_the_holder_a_private_one_is_built(self, site: Site) -> None:
         versions = history(site, 2)
+        site.cache.mkdir(0o700)
         place(site).mkdir(parents=True)
         holder = start(HOLDER, str(place(site)))
         try:
@@ -660,6 +661,31 @@ class TestOptions:
         site.open(site.commit(EMPTY, {b"a": b"1"}))
         assert list((tmp_path / "fast" / site.lineage / "count" / "0").glob("db"))
         assert not site.cache.exists()
+
+    def test_other_users_can_neither_read_nor_change_copies(self, site: Site, tmp_path: Path) -> None:
+        version = site.commit(EMPTY, {b"a": b"1"})
+        site.open(version)
+        site.provider = RocksDbStateProvider({**OPTIONS, "dir": str(tmp_path / "fast")})
+        site.open(version)
+        assert {folder.stat().st_mode & 0o777 for folder in (site.cache, tmp_path / "fast" / site.lineage)} == {0o700}
+
+    @pytest.mark.parametrize("made", ["enterable", "writable", "link", "file"])
+    @pytest.mark.parametrize("read_only", [False, True])
+    def test_a_folder_that_another_may_have_made_is_refused(self, site: Site, made: str, read_only: bool) -> None:
+        version = site.commit(EMPTY, {b"a": b"1"})
+        shutil.rmtree(site.cache)
+        if made == "link":
+            (site.root / "elsewhere").mkdir(0o700)
+            site.cache.symlink_to(site.root / "elsewhere")
+        elif made == "file":
+            site.cache.touch(0o600)
+        else:
+            site.cache.mkdir()
+            site.cache.chmod(0o777 if made == "writable" else 0o711)
+        with pytest.raises(PermissionError, match=r"this user alone .* TMPDIR .* `dir`.*/cache"):
+            site.open(version, read_only=read_only)
+        site.provider = RocksDbStateProvider({**OPTIONS, "dir": str(site.root / "fast")})
+        assert image(site.open(version, read_only=read_only)) == {b"a": b"1"}
 
     def test_without_rocksdict_the_extra_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "rocksdict", None)

@@ -10,7 +10,7 @@ from urllib.request import urlopen
 from statefx import Checkpoint, submit
 from statefx.log.entries import read_entries
 from statefx.log.log import read_state
-from statefx.plan.deployment import cache_folder
+from statefx.state.contract.caches import cache_folder
 from statefx.storage import FolderStorage
 
 BOUND_SECS = 120

@@ -16,11 +16,11 @@ from pyspark.util import InheritableThread
 from statefx import TopologyBuilder, isTick, submit
 from statefx.errors import AttemptsExhaustedError, FailedException, FencedError, TransactionError
 from statefx.log.log import read_state
-from statefx.plan.deployment import cache_folder
 from statefx.protocol import messages
 from statefx.runtime import staging as parts
 from statefx.spark import internals, staging
 from statefx.spark.job import held_slots
+from statefx.state.contract.caches import cache_folder
 from statefx.storage import FolderStorage
 from tests.bolts import WithState
 from tests.spark.bolts import Once
