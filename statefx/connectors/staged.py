@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -31,6 +30,7 @@ from statefx.operators.sinks import (
     refuse_twin,
     starting_point,
 )
+from statefx.operators.unpacking import values_in
 from statefx.protocol.identity import TransactionAttempt
 from statefx.storage import Storage
 
@@ -84,7 +84,9 @@ class StagedRows:
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield every row as a dict of Python values."""
-        return itertools.chain.from_iterable(batch.to_pylist() for batch in self)
+        for batch in self:
+            for row in zip(*map(values_in, batch.columns), strict=True):
+                yield dict(zip(batch.schema.names, row, strict=True))
 
     def _batches(self, staged: Committable) -> Iterator[pa.RecordBatch]:
         name = str(staged["file"])

@@ -26,6 +26,7 @@ from statefx.operators.fitting import MISFITS, fitted_array, fitted_table, shown
 from statefx.operators.hooks import overrides
 from statefx.operators.schema import to_ddl
 from statefx.operators.tuples import tuple_maker
+from statefx.operators.unpacking import values_in
 from statefx.plan.groupings import ROUTERS, Fused, Router
 from statefx.plan.levels import Plan, name_shown
 from statefx.plan.wire import BATCH_BYTES, Address, WireRow, cut, next_partition, to_batch
@@ -244,7 +245,7 @@ class TupleCombiner(Combiner):
     def take(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         before = len(self._sums)
         with self._calling("combine"):
-            columns = [column.to_pylist() for column in batch.columns]
+            columns = list(map(values_in, batch.columns))
         rows = zip(*columns, strict=True)
         keyed = [columns[place] for place in self._places]
         keys: Iterator[Any] = iter(keyed[0]) if len(keyed) == 1 else zip(*keyed, strict=True)

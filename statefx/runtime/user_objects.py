@@ -28,6 +28,7 @@ from statefx.operators.async_bolts import AsyncBolt
 from statefx.operators.bolts import Bolt, Stateful, attach_timers
 from statefx.operators.context import Context
 from statefx.operators.spouts import ReplayingSpout, Spout
+from statefx.operators.unpacking import values_in
 from statefx.operators.user_errors import bolt_error
 from statefx.operators.window_state import upgraded
 from statefx.operators.windows import WindowedBolt
@@ -224,7 +225,7 @@ def values_of(batch: pa.RecordBatch, source: str, edge: Edge) -> list[list[Any]]
     found = []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         try:
-            found.append(column.to_pylist())
+            found.append(values_in(column))
         except (UnicodeDecodeError, ValueError, OverflowError, pa.ArrowException) as error:
             raise SchemaError(
                 f"field {name!r} of stream {edge.stream!r} of {source!r} holds a value that Python can't: {error}. "

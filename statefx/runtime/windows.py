@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from statefx.errors import FailedException
 from statefx.operators.fitting import shown
 from statefx.operators.tuples import tuple_maker
+from statefx.operators.unpacking import values_in
 from statefx.operators.window_state import (
     BEFORE_ALL,
     Form,
@@ -292,7 +293,7 @@ class _Input:
             )
         try:
             panes = made.column(WINDOW).cast(_TIMESTAMP)
-            keys = [made.column(name).cast(kind).to_pylist() for name, kind in self._key_types.items()]
+            keys = [values_in(made.column(name).cast(kind)) for name, kind in self._key_types.items()]
         except pa.ArrowException as error:
             raise TypeError(
                 f"executeBatch returned a key or a window of another type than it was given: {error}"
@@ -301,7 +302,7 @@ class _Input:
             raise ValueError(
                 "executeBatch returned a window that is not in the batch: take it from the column 'window'"
             )
-        rest = [made.column(name).to_pylist() for name in names if name not in wanted]
+        rest = [values_in(made.column(name)) for name in names if name not in wanted]
         key_of = [None] * len(panes) if not keys else keys[0] if len(keys) == 1 else list(zip(*keys, strict=True))
         values = rest[0] if len(rest) == 1 else list(zip(*rest, strict=True))
         return key_of, panes.cast(pa.int64()).to_pylist(), values

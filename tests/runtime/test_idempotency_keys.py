@@ -1,6 +1,7 @@
 """Keys of calls: the same in every attempt and with every driver, and different for every tuple."""
 
 import random
+from datetime import UTC, datetime
 
 import pytest
 
@@ -118,6 +119,20 @@ def test_other_bolts_and_checkpoints_have_other_keys(tmp_path):
     assert len(keys("one", "first", "second")) == 4
     assert len(keys("two", "first") | keys("three", "first")) == 4
     assert all(len(key) == 32 for *_, key in SEEN)
+
+
+def test_the_key_of_a_tuple_with_times_is_the_same_with_every_version_of_arrow(tmp_path):
+    """A key hashes what ``repr`` says, and Arrow's own UTC is pytz's in one version and zoneinfo's in another."""
+    SEEN.clear()
+    moment = datetime(2026, 3, 28, 12, tzinfo=UTC)
+    values = (moment, [moment], [("a", moment)])
+    builder = TopologyBuilder("keys")
+    builder.setStream("in", rows("at timestamp, every array<timestamp>, by map<string, timestamp>"))
+    builder.setBolt("first", Notes()).shuffleGrouping("in")
+    with TopologyTester(builder.createTopology(), tmp_path) as tester:
+        tester.send({"in": [values]})
+    ((*_, given, _),) = SEEN
+    assert repr(given) == repr(values)
 
 
 class Opaque(OpaquePartitionedTransactionalSpout):

@@ -40,6 +40,13 @@ class Latest(WindowedBolt):
         collector.emit((repr(value),))
 
 
+class LatestOfTuples(Latest):
+    """Keeps the moment of the last tuple as it was given."""
+
+    def addToWindow(self, value, tup):
+        return FORMS[self.form](tup.at)
+
+
 def windows_in(bolt, kind, folder):
     builder = TopologyBuilder("windows")
     builder.setStream("rows", rows("user string, at timestamp"), timestamp="at")
@@ -64,3 +71,11 @@ def test_offset_in_the_value_of_a_window_is_kept(kind, tmp_path):
         for second in (1000, 2000):
             tester.send({"rows": [("a", at(second))]})
         assert set(tester.emitted("windows")) == {(repr({"at": [datetime(2026, 3, 28, 12, tzinfo=UTC)]}),)}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_moment_of_a_tuple_is_kept_as_it_was_given(form, tmp_path):
+    with windows_in(LatestOfTuples(form, None), "tumbling", tmp_path) as tester:
+        for second in (1, 2, 1000, 2000):
+            tester.send({"rows": [("a", at(second))]})
+        assert tester.emitted("windows")[0] == (repr(FORMS[form](at(2))),)
