@@ -80,7 +80,9 @@ def test_what_is_no_name_of_a_host_is_refused(text):
         given_names(text)
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:9999", "http://127.0.0.1", "x"])
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://127.0.0.1:9999", "http://127.0.0.1", "x", "http://["]
+)
 def test_another_origin_is_refused(origin):
     assert client().get("/v1/topologies", headers={"origin": origin}).status_code == 403
 
@@ -145,14 +147,23 @@ def test_a_wrong_token_is_refused(headers):
     assert client("0.0.0.0", TOKEN).get("/v1/topologies", headers=headers).status_code == 401
 
 
+@pytest.mark.parametrize("others", ['a={"x":1}', "a=b c", "path=/x", "theme=dark;", "é=1", "x", "", '"', "a=[1,2]"])
+def test_the_token_is_found_among_cookies_of_other_pages(others):
+    """A browser sends the cookies of all ports of a host."""
+    for cookie in (f"{others}; statefx-4050={TOKEN}", f"statefx-4050={TOKEN}; {others}"):
+        found = client("0.0.0.0", TOKEN).get("/v1/topologies", headers={"cookie": cookie.encode()})
+        assert found.text == "inside"
+
+
 def test_a_token_in_a_header_is_taken():
     found = client("0.0.0.0", TOKEN).get("/v1/topologies", headers={"authorization": f"Bearer {TOKEN}"})
     assert found.text == "inside"
 
 
-def test_a_token_in_the_address_becomes_a_cookie_and_leaves_the_address():
-    page = client("0.0.0.0", TOKEN)
-    moved = page.get(f"/?token={TOKEN}&topology=a%26b")
+@pytest.mark.parametrize("token", [TOKEN, "a/token(with)@what:cookies<have>in[quotes]"])
+def test_a_token_in_the_address_becomes_a_cookie_and_leaves_the_address(token):
+    page = client("0.0.0.0", token)
+    moved = page.get(f"/?token={token}&topology=a%26b")
     assert (moved.status_code, moved.headers["location"]) == (303, "/?topology=a%26b")
     kept = moved.headers["set-cookie"].lower()
     assert all(each in kept for each in ("httponly", "samesite=lax", "statefx-4050="))
