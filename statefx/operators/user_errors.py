@@ -45,7 +45,12 @@ def cause_of(error: BaseException) -> str:
     # "BoltError" twice in one line says nothing: what a collector refuses is one already
     text = _text(error) if type(error) is BoltError else f"{type(error).__name__}: {_text(error)}"
     text = "\n".join((text, *map(str, getattr(error, "__notes__", ()))))
-    return _printable(" | ".join(text.splitlines())[:_SHOWN] + place_of(error))
+    return shortened(" | ".join(text.splitlines())) + _printable(place_of(error))
+
+
+def shortened(text: str) -> str:
+    """Return as much of a text of any length as fits into a message to the driver, and into its log."""
+    return _printable(text[:_SHOWN])
 
 
 def user_traceback(error: BaseException) -> str:

@@ -27,7 +27,7 @@ from statefx.errors import (
 from statefx.operators.acker import ACKER
 from statefx.operators.bolts import anchors_by_hand, keeps_until_end, may_hold
 from statefx.operators.hooks import overrides
-from statefx.operators.user_errors import place_of, user_traceback
+from statefx.operators.user_errors import place_of, shortened, user_traceback
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import ROOTS
 from statefx.protocol.commands import Resolution
@@ -196,7 +196,7 @@ class TaskAttempt:
             self._fail(FailureKind.BOLT, error.message, **{"task": self.id.task, **error.data})
         except FailedException as error:
             reason = error.message or f"FailedException, without a reason{place_of(error)}"
-            self._fail(FailureKind.FAILED, reason, traceback=user_traceback(error))
+            self._fail(FailureKind.FAILED, shortened(reason), traceback=user_traceback(error))
         except FencedError as error:  # rule 6.6
             self._fail(FailureKind.FENCED, error.message)
         except StateCorruptedError as error:
@@ -204,7 +204,7 @@ class TaskAttempt:
         except PartLostError as error:
             self._fail(FailureKind.INPUT, str(error))
         except (StateError, OSError) as error:  # rule 6.8: a store that is away; the next attempt comes after a pause
-            self._fail(FailureKind.STORE, f"{type(error).__name__}: {error}")
+            self._fail(FailureKind.STORE, shortened(f"{type(error).__name__}: {error}"))
         finally:
             self.secs[metric] += time.perf_counter() - began
             logs.leave(logged)

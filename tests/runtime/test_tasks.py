@@ -265,6 +265,16 @@ def test_what_fails_a_sinks_attempt_goes_to_the_driver_and_what_it_staged_is_gon
     assert run.names() == set()
 
 
+@pytest.mark.parametrize("error", [FailedException, OSError, StateError])
+def test_of_a_long_reason_the_driver_hears_the_beginning(place, error):
+    """A whole answer of a server in an exception would be more than a message to the driver may have."""
+    run = Run(place, sink=type("Failing", (Sink,), {"when": "feed", "error": error("the \ud800" + "x" * 3_000_000)}))
+    ack = run.acks(run.emit())[TaskId("sink", 0)]
+    assert ack.failed is not None
+    assert "the \\ud800xxx" in ack.failed.reason
+    assert len(ack.failed.reason.encode()) < 3000
+
+
 def test_a_task_that_is_cancelled_leaves_nothing_staged(place):
     run = Run(place)
     given = run.emit()
