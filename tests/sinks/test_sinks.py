@@ -309,6 +309,20 @@ def test_a_table_that_does_not_fit_is_refused_before_a_start(sinks, made, key, s
         sink.committer(CommitterContext("out", FIRST, SCHEMA, sinks.storage)).check(START, takeover=False)
 
 
+def test_a_start_whose_table_can_not_be_made_is_refused_and_the_driver_that_runs_goes_on(tmp_path):
+    def started(fields):
+        builder = TopologyBuilder("wide")
+        builder.setStream("lines", rows(", ".join(f"f{number} long" for number in range(fields))))
+        builder.setSink("out", SqlSink(f"sqlite:///{tmp_path}/db", f"of{fields}")).shuffleGrouping("lines")
+        return TopologyTester(builder.createTopology(), tmp_path / "ck")
+
+    with started(2000) as tester:
+        with pytest.raises(SinkError, match=r"'of2001' would have 2,001 columns, .* at most 2,000"):
+            started(2001)
+        tester.send({"lines": [tuple(range(2000))]})
+        assert tester.txid == 1
+
+
 @pytest.mark.parametrize(
     "made",
     [

@@ -53,6 +53,9 @@ MARKERS = "statefx_markers"
 
 _TEXT_MAX = 200
 
+_COLUMNS_MAX = {"postgresql": 1600, "sqlite": 2000}
+"""How many columns a table may have; of SQLite as it is built by default."""
+
 _MARKER_FIELDS = pa.schema(
     [
         *((name, pa.string()) for name in ("target", "application", "origin")),
@@ -209,8 +212,8 @@ class SqlTable(Target):
                     if self._database.lite:
                         _check_rollbacks(connection, table, self._name)
                     self._rehearse(connection, table)
-                elif self._database.postgres:
-                    self._check_schema(connection, table)
+                else:
+                    self._check_made(connection, table)
 
     def _rehearse(self, connection: sa.Connection, table: sa.Table) -> None:
         """Run a statement over no rows: the database says what it would not do, does nothing, and waits for nobody."""
@@ -229,7 +232,17 @@ class SqlTable(Target):
         if table is self._markers:
             connection.execute(table.update().where(nothing).values(txid=0))
 
-    def _check_schema(self, connection: sa.Connection, table: sa.Table) -> None:
+    def _check_made(self, connection: sa.Connection, table: sa.Table) -> None:
+        """Refuse a table that the database would not make: it is made after other drivers have been replaced."""
+        count, most = len(table.columns), _COLUMNS_MAX.get(self._database.dialect.name)
+        if most is not None and count > most:
+            raise SinkError(
+                f"{self._name}: table {table.name!r} would have {count:,} columns, and the database makes tables of at "
+                f"most {most:,}: put some fields into one of a nested type, or make fewer",
+                target=self._name,
+            )
+        if not self._database.postgres:
+            return
         may = connection.exec_driver_sql(
             "select has_schema_privilege(oid, 'CREATE') from pg_namespace where nspname = %s", (table.schema,)
         ).scalar()
