@@ -87,6 +87,13 @@ Span = Duration | timedelta | str
 """A length of time as users give it."""
 
 
+def is_name(given: object) -> bool:
+    """Return whether this is what `NAME` says."""
+    if not isinstance(given, str) or not given.strip() or len(given) > _NAME_CHARS_MAX or "\0" in given:
+        return False
+    return given.encode("utf-8", "ignore").decode() == given  # not so of half a surrogate pair
+
+
 def micros_of(length: object, *, zero: bool = False) -> int | None:
     """Return a length of time in microseconds; None if it is none. It is more than 0, unless `zero` is allowed.
 
@@ -146,6 +153,10 @@ def is_number(value: object, least: float = 0.0) -> bool:
 
 PREFIX = "topology."
 INT_MAX = 2**31 - 1
+NAME = "a text that is not empty, of at most 255 characters, which UTF-8 can hold and none of which is NUL"
+_NAME_CHARS_MAX = 255
+"""Sinks write the name of an application into databases."""
+
 PROVIDER = re.compile(r"[A-Za-z0-9_.-]+(:[A-Za-z_]\w*)?")
 
 WITHOUT_EFFECT = {
@@ -198,7 +209,7 @@ class Setting:
             "int": f"a whole number from {self.least} to {self.most}",
             "seconds": f"a number of seconds, more than {self.least} and at most {self.most}",
             "switch": "True or False",
-            "text": "a text that is not empty",
+            "text": NAME,
             "provider": 'the name of a registered provider, or "module:Class"',
             "options": "a mapping with texts as keys, or the JSON text of an object",
         }[self.type]
@@ -510,7 +521,7 @@ def _fits(setting: Setting, value: Any) -> bool:
     if setting.type == "switch":
         return isinstance(value, bool)
     if setting.type == "text":
-        return isinstance(value, str) and value.strip() != ""
+        return is_name(value)
     if setting.type == "provider":
         return isinstance(value, str) and PROVIDER.fullmatch(value) is not None
     if setting.type == "int":

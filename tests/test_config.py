@@ -158,7 +158,7 @@ SECONDS = "must be a number of seconds, more than 0"
         ("topology.sleep.spout.wait.strategy.time.ms", [0, -1, 1.0, "1", True, None], f"{WHOLE} 1 to"),
         ("topology.acker.executors", [-1, 1.0, "1", False], f"{WHOLE} 0 to"),
         ("topology.trace", [None, 0, 1, "true"], "must be True or False"),
-        ("topology.transactional.id", ["", "  ", 5], "must be a text that is not empty"),
+        ("topology.transactional.id", ["", "  ", 5, "x" * 256, "a\0", "a\ud800"], "must be a text that is not empty"),
         ("topology.transaction.timeout.secs", [0, -0.5, "600", True, None], SECONDS),
         ("topology.transaction.attempts.max", [0, 2.0, "8", None], f"{WHOLE} 1 to"),
         ("topology.transaction.retry.delay.ms", [-1, 0.5, "100", True, None], f"{WHOLE} 0 to"),

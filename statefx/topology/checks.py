@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from statefx.config import INT_MAX, NOT_WRITTEN, SPELLINGS, micros_of
+from statefx.config import INT_MAX, NAME, NOT_WRITTEN, SPELLINGS, is_name, micros_of
 from statefx.errors import ConfigError, TopologyError
 from statefx.operators.bolts import Bolt, Stateful
 from statefx.operators.context import DEFAULT_STREAM
@@ -40,8 +40,8 @@ PARALLELISM_MAX = 100_000
 
 def check_name(name: Any) -> None:
     """Refuse what can't name a topology."""
-    if not isinstance(name, str) or not name.strip():
-        raise TopologyError(f"the name of a topology is a text that is not empty, not {name!r}")
+    if not is_name(name):
+        raise TopologyError(f"the name of a topology is {NAME}, not {name!r}")
 
 
 def check_micros(length: Any, what: str, *, zero: bool = False) -> int:

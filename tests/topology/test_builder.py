@@ -214,7 +214,7 @@ def test_bolts_components_and_edges_can_be_pickled(builder):
 # What is refused where it is declared
 
 
-@pytest.mark.parametrize("name", ["", "  ", None, 5])
+@pytest.mark.parametrize("name", ["", "  ", None, 5, "x" * 256, "a\0", "a\ud800"])
 def test_a_topology_needs_a_name(name):
     with pytest.raises(TopologyError, match="the name of a topology is a text that is not empty"):
         TopologyBuilder(name)
