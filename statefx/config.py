@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -108,7 +109,7 @@ def micros_of(length: object, *, zero: bool = False) -> int | None:
         micros = length // MICROSECOND
     elif isinstance(length, str):
         written = _written(length)
-        if written is None:
+        if written is None or written == math.inf:
             return None
         micros = round(written)
     else:

@@ -115,7 +115,7 @@ MAY_OPEN_FILES = {
     "statefx/admin/rewrite.py": "a temporary folder of this machine, for sorted files and caches",
     "statefx/admin/sorted_files.py": "temporary files of this machine, of sorted entries",
     "statefx/log/observation.py": "asks whether a driver's process is there, and whether its folder is",
-    "statefx/plan/deployment.py": "asks where this machine has its temporary folder",
+    "statefx/state/contract/caches.py": "a folder of this machine, for caches",
     "statefx/runtime/outlets.py": "a temporary file of this machine, for what waits to be sent",
     "statefx/runtime/activity.py": "asks Linux how long a thread has waited for a processor",
     **{

@@ -279,7 +279,7 @@ class RedisStreamSpout(QueueSpout):
             )
             if not page:
                 return []
-            idle = [each for each in page if Sealed.read(each["consumer"].decode()) is None]
+            idle = [each for each in page if Sealed.read(each["consumer"].decode(errors="backslashreplace")) is None]
             after = f"({page[-1]['message_id'].decode()}"
         tries = {each["message_id"]: each["times_delivered"] for each in idle}
         _, found = self._server.eval(CLAIM, [self.stream], self.group, self.owner, self._idle_ms, sealed_by(""), *tries)
@@ -342,7 +342,8 @@ def _consumers(server: Server, stream: str, group: str, prefix: str) -> dict[str
                 return []
             raise
 
-    found = {each["name"].decode(): each["pending"] for each in server.call(stream, ask)}
+    # Names of others are any bytes.
+    found = {each["name"].decode(errors="backslashreplace"): each["pending"] for each in server.call(stream, ask)}
     return {name: pending for name, pending in found.items() if name.startswith(prefix)}
 
 

@@ -187,7 +187,7 @@ class DurabilityContract(StoreContract):
         """Also not one whose cache is older, so that the changes since would be less to read than the snapshot."""
         old = site.commit(EMPTY, {b"large": bytes(range(256)) * 40})
         other, cached = site.elsewhere(), site.open(old)
-        other.storage, other.cache = site.storage, other.root
+        other.storage = site.storage
         assert image(cached) == image(other.open(old, read_only=True)) == image(other.open(old))
         cached.close()
         damaged = other.commit(old, {b"a": b"1"})

@@ -150,7 +150,7 @@ def test_entries_of_another_consumer_that_is_gone_are_taken_over(server, place):
     add(server, "a")
     client = server.client()
     client.xgroup_create("jobs", "workers", id="0")
-    client.xreadgroup("workers", "gone", {"jobs": ">"})
+    client.xreadgroup("workers", b"gone\xff", {"jobs": ">"})  # names of others are any bytes
     with TopologyTester(topology(spout(server, idleSecs=1)), place) as tester:
         drain_until(tester, lambda: tester.state("count") == {"a": 1})
         drain_until(tester, lambda: pending(server) == 0)

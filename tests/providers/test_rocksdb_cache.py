@@ -210,6 +210,7 @@ class TestProcesses:
     @pytest.mark.slow
     def test_without_a_copy_to_read_past_the_holder_a_private_one_is_built(self, site: Site) -> None:
         versions = history(site, 2)
+        site.cache.mkdir(0o700)
         place(site).mkdir(parents=True)
         holder = start(HOLDER, str(place(site)))
         try:
