@@ -284,7 +284,8 @@ def test_an_earlier_transaction_is_gone_back_to_as_readers_see_it(place):
     checkpoint = run(place / "ck")
     checkpoint.write("count", pa.table({"word": ["w0"], "count": [70]}), schema=TYPED)
     run(place / "ck")
-    shown = dict(checkpoint.table("count", at=1, schema=TYPED).select(["word", "count"]).to_pandas().to_numpy().tolist())
+    table = checkpoint.table("count", at=1, schema=TYPED)
+    shown = dict(zip(table["word"].to_pylist(), table["count"].to_pylist(), strict=True))
     assert checkpoint.restore(txid=1).undone == ()
     assert shown == kept(checkpoint)
     assert shown["w0"] == 70
