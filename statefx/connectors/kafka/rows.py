@@ -321,7 +321,7 @@ class Records:
         if "timestamp" in self._wanted:
             self.times += [at if known else None for known, at in map(kind.timestamp, messages)]
         if "headers" in self._wanted:
-            self.headers += map(_headers_of, messages)
+            self.headers += [headers or () for headers in map(kind.headers, messages)]
 
     def only(self, numbers: Sequence[int]) -> Records:
         found = Records(self._wanted)
@@ -345,23 +345,9 @@ _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]
 
 def traces_of(messages: Sequence[Message]) -> list[str]:
     """Return the trace contexts in the headers of messages; what is none is passed over."""
-    headers = chain.from_iterable(_headers_of(message) or () for message in messages)
+    headers = chain.from_iterable(message.headers() or () for message in messages)
     values = (value.encode() if isinstance(value, str) else value for name, value in headers if name == "traceparent")
     return [value.decode() for value in values if value is not None and _TRACEPARENT.fullmatch(value)]
-
-
-_UNREADABLE: list[Any] = []
-
-
-def _headers_of(message: Message) -> Sequence[Any] | None:
-    """Return the headers of a message; None if the client can't, as of a name that is not UTF-8."""
-    try:
-        found: Any = message.headers()
-    except Exception:  # noqa: BLE001 - SystemError, and all that the client could say is in its cause
-        # The next call would return a list with a hole in it, and whoever looks into that ends the process.
-        found = _UNREADABLE
-        message.set_headers(found)
-    return None if found is _UNREADABLE else found or ()
 
 
 class Refused(NamedTuple):
@@ -455,8 +441,6 @@ class Rows:
 
 
 def _headers(said: Sequence[Any]) -> pa.Array:
-    if None in said:
-        raise ValueError("the name of a header is not UTF-8")
     names = pa.array([name for headers in said for name, _ in headers], pa.string())
     values = pa.array([value for headers in said for _, value in headers], pa.binary())
     pairs = pa.StructArray.from_arrays([names, values], fields=list(_HEADER))
