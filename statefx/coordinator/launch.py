@@ -53,6 +53,7 @@ from statefx.log.takeover import Renaming, check_participants, forked, read_chec
 from statefx.operators.bolts import Stateful
 from statefx.operators.hooks import overrides
 from statefx.operators.sinks import ToDataFrame, no_spark
+from statefx.operators.user_errors import RAISED
 from statefx.plan.deployment import Deployment
 from statefx.plan.levels import compile_plan
 from statefx.protocol.identity import TaskId
@@ -409,7 +410,7 @@ class Launch:
             for release in (engine.close, *self._endings, janitor.close, *(sink.close for sink in self._sinks)):
                 try:
                     release()
-                except Exception:  # the others are released all the same, and the query's end is told
+                except RAISED:  # the others are released all the same, and the query's end is told
                     logger.exception("%s: what it releases at its end raised; ignored", self.topology.name)
 
         shown = progress or Progress()

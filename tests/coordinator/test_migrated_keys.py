@@ -173,7 +173,7 @@ def test_a_machine_that_does_a_piece_needs_no_file_of_the_driver(place, monkeypa
         assert workers.pieces == pieces
         same.start(topology(now, bolt), rescale=True)
         assert held(driver, now) == held(same, now)
-        assert not any(any(each.iterdir()) for each in workers.machines)
+        assert not any(path.is_file() for each in workers.machines for path in each.rglob("*"))
 
 
 def fired(driver, tasks):

@@ -1,6 +1,5 @@
 """What can go wrong with a broker under a KafkaSink: it dies, is silent, forgets the marker, or ends a transaction."""
 
-import sys
 import time
 
 import pytest
@@ -12,7 +11,7 @@ from statefx.connectors.kafka import topic as topics
 from statefx.connectors.kafka.topic import KafkaTopic
 from statefx.coordinator.retrying import StoppedError
 from statefx.errors import SinkError, SinkMismatchError, SinkOwnedError
-from statefx.testing import Limits, TopologyTester, rows
+from statefx.testing import Crash, Limits, TopologyTester, rows
 from tests.kafka.broker import KafkaBroker
 from tests.kafka.topics import STEPS, once, read, settled, steps
 from tests.spark.running import wait_for
@@ -276,9 +275,12 @@ def test_what_is_decided_is_published_by_another_address_of_the_brokers(kafka, t
     def by(host):
         return topology(KafkaSink(f"{host}:{kafka.port}", topic, value="word", transactionalId="me"))
 
+    def die():
+        raise Crash
+
     tester = TopologyTester(by("127.0.0.1"), tmp_path)
     tester.send({"lines": [("a",)]})
-    with once(tester, "before _begin", sys.exit), pytest.raises(SystemExit):
+    with once(tester, "before _begin", die), pytest.raises(Crash):
         tester.send({"lines": [("b",)]})
     with TopologyTester(by("localhost"), tmp_path) as successor:
         successor.run([{"lines": [("a",)]}, {"lines": [("b",)]}])

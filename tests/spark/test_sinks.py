@@ -79,7 +79,6 @@ def test_a_function_writes_each_transaction_with_spark(spark, place):
     assert {row.name for row in found.collect()} == set(TEXTS)
 
 
-@pytest.mark.filterwarnings("ignore:Exception in thread statefx-words")
 def test_a_query_whose_sink_can_not_be_closed_ends(spark, place):
     builder = TopologyBuilder("words")
     builder.setStream("lines", spark.createDataFrame([("a",)], "value string"))
